@@ -1,0 +1,43 @@
+# `make help` lists what there is. Everything runs in .venv, which `install` makes.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check bench lock clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+
+install: $(READY)  ## make .venv with fedmcc, its extras and all tools
+
+$(READY): requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $(READY)
+
+demo: $(READY)  ## cluster handwritten digits, about three minutes
+	$(BIN)/fedmcc demo
+
+test: $(READY)  ## run all tests
+	$(BIN)/pytest
+
+check: $(READY)  ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache > .venv/layers.txt || (cat .venv/layers.txt; exit 1)
+
+bench: $(READY)  ## measure speed, as ratios within one run
+	$(BIN)/python benchmarks/views.py
+
+lock:  ## choose versions anew and write requirements.lock (torch stays at its pin)
+	rm -rf .venv && $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet "torch==$$(sed -n 's/^torch==//p' requirements.lock)"
+	$(BIN)/pip install --quiet --editable ".[bench,dev]"
+	$(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements.lock
+	@touch $(READY)
+
+clean:  ## remove .venv and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

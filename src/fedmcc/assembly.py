@@ -1,0 +1,125 @@
+"""Builds from a configuration what a run needs, and refuses in a sentence what cannot work."""
+
+import os
+from dataclasses import dataclass, fields, replace
+
+import torch
+
+from fedmcc.client import Client
+from fedmcc.config import Config
+from fedmcc.data.base import ImageSet
+from fedmcc.engines.embedded import Embedded
+from fedmcc.errors import InputError
+from fedmcc.evaluation.scoring import Scorer
+from fedmcc.methods.base import Stage
+from fedmcc.networks.initialise import initialise
+from fedmcc.networks.momentum import Network
+from fedmcc.randomness import generator
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """Everything a run needs, built and checked."""
+
+    config: Config  # complete: nothing in it is left to be found out
+    images: ImageSet
+    scorer: Scorer
+    net: Network
+    engine: Embedded
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of the method."""
+        return self.config.method.stages()
+
+    @property
+    def clients(self) -> list[int]:
+        """Who takes part."""
+        return sorted(self.engine.clients)
+
+
+def prepare(config: Config) -> Experiment:
+    """Load the images that the configuration names and assemble an experiment on them."""
+    return assemble(config, config.data.load())
+
+
+def assemble(config: Config, images: ImageSet) -> Experiment:
+    """Fill in what depends on the images, build the network and the clients."""
+    config = resolve(config, images)
+    _check(config, images)
+    torch.set_num_threads(config.general.threads or 1)
+    net = build_network(config, channels=images.images.shape[1])
+    client = Client(0, images.images, config.views, config.training, config.general.seed)
+    return Experiment(config, images, _scorer(config, images), net, Embedded(net, [client]))
+
+
+def resolve(config: Config, images: ImageSet) -> Config:
+    """The configuration with everything filled in that depends on the images or the machine."""
+    general = replace(
+        config.general,
+        clusters=config.general.clusters or _classes(images),
+        device=str(find_device(config.general.device)),
+        threads=config.general.threads or os.cpu_count() or 1,
+    )
+    keep = config.training.keep_optimizer
+    return replace(
+        config,
+        general=general,
+        views=replace(config.views, size=config.views.size or min(images.images.shape[2:])),
+        training=replace(config.training, keep_optimizer=True if keep is None else keep),
+    )
+
+
+def build_network(config: Config, channels: int) -> Network:
+    """The method's network with its first weights, on the configured device."""
+    general, size = config.general, config.views.size
+    if general.clusters is None or size is None:
+        raise InputError("The configuration is not complete: it needs clusters and views.size.")
+    with torch.random.fork_rng(devices=[]):  # modules draw weights when they are made: nobody shall notice
+        encoder = config.encoder.build(channels, size)
+        features = encoder.features
+        assert isinstance(features, int)
+        net = config.method.build(encoder, features, general.clusters)
+    initialise(net, generator(general.seed, "weights"))
+    return net.to(find_device(general.device))
+
+
+def find_device(name: str) -> torch.device:
+    """The device of this name; `auto` is the accelerator, or the CPU where there is none."""
+    if name == "auto":
+        found = torch.accelerator.current_accelerator(check_available=True)
+        return found or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise InputError(f"There is no device '{name}' here: set device to auto or cpu.") from None
+    return device
+
+
+def _classes(images: ImageSet) -> int:
+    labels = images.labels
+    found = 0 if labels is None else len({int(label) for label in labels} - {-1})
+    if found < 2:
+        raise InputError("The images have no labels to count: say how many clusters with --set clusters=10.")
+    return found
+
+
+def _check(config: Config, images: ImageSet) -> None:
+    clusters, batch_size = config.general.clusters or 0, config.training.batch_size
+    if clusters > len(images):
+        raise InputError(f"{clusters} clusters of {len(images)} images: lower clusters or give more images.")
+    if batch_size > len(images):
+        raise InputError(
+            f"training.batch_size is {batch_size} and there are {len(images)} images: set it to at most that."
+        )
+
+
+def _scorer(config: Config, images: ImageSet) -> Scorer:
+    general, split = config.general, config.evaluation.split
+    scored = images
+    if split is not None:
+        if "split" not in {field.name for field in fields(config.data)}:
+            raise InputError(f"evaluation.split is '{split}', but this data set has no splits: leave it out.")
+        scored = replace(config.data, split=split).load()  # type: ignore[call-arg]
+    return Scorer(scored, config.views, general.clusters or 0, general.seed, config.evaluation)

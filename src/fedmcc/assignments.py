@@ -1,0 +1,45 @@
+"""The cluster of every image as a table that people and spreadsheets read."""
+
+import csv
+import io
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from fedmcc.data.base import ImageSet
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """Clusters of images, and how sure each is."""
+
+    clusters: Int[np.ndarray, " n"]
+    confidence: Float[np.ndarray, " n"] | None  # None: the clusters are hard
+
+    @classmethod
+    def of_soft(cls, assignments: Float[np.ndarray, "n k"]) -> "Assignment":
+        """The likeliest clusters of soft assignments."""
+        return cls(assignments.argmax(axis=1), assignments.max(axis=1))
+
+
+def assignments_csv(images: ImageSet, assignment: Assignment) -> str:
+    """A line per image: name, cluster, confidence, and its label where it has one."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(["image", "cluster", "confidence", "label"])
+    for row, cluster in enumerate(assignment.clusters):
+        sure = "" if assignment.confidence is None else f"{assignment.confidence[row]:.4f}"
+        lines.writerow([_name(images, row), cluster, sure, _label(images, row)])
+    return text.getvalue()
+
+
+def _name(images: ImageSet, row: int) -> str:
+    return str(row) if images.names is None else images.names[row]
+
+
+def _label(images: ImageSet, row: int) -> str:
+    if images.labels is None or images.labels[row] < 0:
+        return ""
+    label = int(images.labels[row])
+    return images.classes[label] if images.classes else str(label)

@@ -1,0 +1,195 @@
+"""The commands. Each imports what it needs when it runs, so that `fedmcc --help` is instant."""
+
+import functools
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from fedmcc.assembly import Experiment
+    from fedmcc.config import Config
+    from fedmcc.runs import Run
+
+app = typer.Typer(
+    help="Cluster images that cannot leave their owners.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Change an option, such as method.momentum=0.996.")
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")]
+
+
+class Registry(StrEnum):
+    """What can be listed."""
+
+    methods = "methods"
+    datasets = "datasets"
+    views = "views"
+    encoders = "encoders"
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """A command whose failures are one sentence and an exit code: 2 for the user's input, 1 for ours."""
+
+    @functools.wraps(function)
+    def answered(*args: Any, **options: Any) -> None:
+        from fedmcc.errors import InputError
+
+        try:
+            function(*args, **options)
+        except InputError as error:
+            _stop(str(error), 2)
+        except ArithmeticError as error:  # DivergedError
+            _stop(str(error), 1)
+        except KeyboardInterrupt:
+            _stop("Interrupted.", 130)
+
+    app.command()(answered)
+    return answered
+
+
+def main() -> None:
+    """The program."""
+    app()
+
+
+@command
+def run(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A TOML file, or a folder of images.")],
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="The new run directory [runs/RECIPE-001].")] = None,
+) -> None:
+    """Train on a recipe, or on a folder of images: `fedmcc run PICTURES --set clusters=10`."""
+    from fedmcc import config
+
+    if recipe.is_dir():
+        table: config.Table = {"data": {"name": "folder", "root": str(recipe)}}
+        loaded = config.parse(config.apply_settings(table, settings or []))
+    else:
+        loaded = config.load(recipe, settings or [])
+    _begin(loaded, out, recipe.stem)
+
+
+@command
+def resume(run: RunFolder) -> None:
+    """Go on with an interrupted run, to the same bits as if it had not been interrupted."""
+    from fedmcc import assembly, config, runs, screen
+
+    opened = runs.open_run(run)
+    loaded = config.load(opened.config_file)
+    if opened.finished:
+        screen.say(f"{run} is complete: nothing to resume.")
+        screen.show_scores(opened.read_json("scores.json"), _method(loaded))
+    else:
+        _train(assembly.prepare(loaded), opened)
+
+
+@command
+def evaluate(run: RunFolder) -> None:
+    """Score the final network of a run again, on the images its configuration names."""
+    from fedmcc import assembly, checkpoints, config, runs, screen
+
+    opened = runs.open_run(run)
+    experiment = assembly.prepare(config.load(opened.config_file))
+    checkpoints.load_network(experiment.net, opened.model_file)
+    online = experiment.net.online
+    scores = experiment.scorer.final(online, experiment.scorer.extract(online))
+    screen.show_scores(scores, _method(experiment.config))
+
+
+@command
+def predict(
+    run: RunFolder,
+    images: Annotated[Path, typer.Argument(metavar="IMAGES", help="A folder of images, or one image.")],
+    out: Annotated[Path | None, typer.Option(help="The CSV file to write [standard output].")] = None,
+) -> None:
+    """Say which cluster each image belongs to."""
+    from fedmcc import prediction, runs, screen
+    from fedmcc.files import write_output
+
+    predicted = prediction.predict(runs.open_run(run), images)
+    if predicted.complaint:
+        screen.warn(predicted.complaint)
+    if out is None:
+        typer.echo(predicted.csv, nl=False)
+    else:
+        write_output(out, predicted.csv)
+
+
+@command
+def views(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Its name, or a folder of images.")],
+    out: Annotated[Path, typer.Option(help="The picture to write.")],
+    preset: Annotated[str, typer.Option(help="Whose views: a preset, `auto`, or `all` of them.")] = "auto",
+    settings: Settings = None,
+) -> None:
+    """Draw the views that training would see, to judge them by eye."""
+    from fedmcc import pictures, screen
+
+    pictures.write_views(dataset, preset, settings or [], out)
+    screen.say(f"Wrote {out}.")
+
+
+@command
+def list(kind: Annotated[Registry, typer.Argument(metavar="methods|datasets|views|encoders")]) -> None:
+    """Show what there is, with its options and their defaults."""
+    from fedmcc import registries, screen
+
+    screen.show_registry(kind, registries.entries(kind))
+
+
+@command
+def demo(
+    out: Annotated[Path | None, typer.Option(help="The new run directory [runs/demo-001].")] = None,
+) -> None:
+    """Cluster scikit-learn's handwritten digits, in about three minutes on two cores."""
+    from importlib.resources import as_file, files
+
+    from fedmcc import config
+
+    with as_file(files("fedmcc") / "demo.toml") as recipe:
+        loaded = config.load(recipe)
+    _begin(loaded, out, "demo")
+
+
+def _begin(loaded: "Config", out: Path | None, name: str) -> None:
+    from fedmcc import assembly, experiment, runs, screen
+
+    prepared = assembly.prepare(loaded)
+    if complaint := prepared.images.complaint():
+        screen.warn(complaint)
+    run = experiment.begin(prepared, out or runs.next_free(Path("runs"), name))
+    _train(prepared, run)
+
+
+def _train(prepared: "Experiment", run: "Run") -> None:
+    from fedmcc import experiment, meters, screen
+
+    method, clusters = _method(prepared.config), prepared.config.general.clusters
+    screen.say(f"{method}: {len(prepared.images):,} images, {clusters} clusters, in {run.path}")
+    try:
+        scores = meters.watch(experiment.steps(prepared, run), experiment.plan(prepared, run))
+    except KeyboardInterrupt:
+        _stop(f"Interrupted; go on with: fedmcc resume {run.path}", 130)
+    screen.show_scores(scores, method)
+    screen.say(f"The run is in {run.path}.")
+
+
+def _method(loaded: "Config") -> str:
+    from fedmcc.config import name_of
+
+    return name_of("method", loaded.method).upper()
+
+
+def _stop(sentence: str, code: int) -> NoReturn:
+    from fedmcc import screen
+
+    screen.fail(sentence)
+    raise typer.Exit(code)

@@ -1,0 +1,100 @@
+"""A client: its own images, and how it answers a task of the server."""
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedmcc.data.base import Images
+from fedmcc.messages import Task, Update
+from fedmcc.methods.base import Memory, Stage
+from fedmcc.networks.momentum import Network
+from fedmcc.randomness import generator
+from fedmcc.states import State, adopt, below, detached, prefixed, select
+from fedmcc.training import Step, Training, pairs_of_views, train, trainable
+from fedmcc.views import Views
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """One owner of images. What it remembers between rounds is handed in and out as a state."""
+
+    index: int
+    images: Images
+    views: Views
+    training: Training
+    seed: int
+
+    def answer(
+        self, net: Network, stage: Stage, task: Task, state: State
+    ) -> Generator[Step, None, tuple[Update, State]]:
+        """ClientLocalTraining of Algorithms 1 and 2: receive, train E epochs, reply.
+
+        `net` is a workbench: `state` is loaded into it first. Returns the reply and the new state.
+        """
+        adopt(net, below("net", state))
+        memory = below(f"memory.{stage.name}", state)
+        stage.receive(net, task, memory)
+        optimizer = self.training.build_optimizer(trainable(net, stage))
+        if self.training.keep_optimizer:
+            _restore(optimizer, below(f"optimizer.{stage.name}", state))
+        losses = []
+        for loss in train(net, stage, self._pairs(net, stage, task), optimizer):
+            losses.append(loss)
+            yield Step(self.index, loss, self._batch_size)
+        return self._reply(net, stage, task, losses), self._remember(net, stage, memory, optimizer)
+
+    @property
+    def images_per_epoch(self) -> int:
+        """Images that the optimiser sees in an epoch; those that fill no batch sit it out."""
+        return len(self.images) // self._batch_size * self._batch_size
+
+    @property
+    def _batch_size(self) -> int:
+        return min(self.training.batch_size, len(self.images))
+
+    def _pairs(self, net: Network, stage: Stage, task: Task) -> Iterator[tuple[Tensor, Tensor]]:
+        draw = generator(self.seed, "train", self.index, stage.name, task.round)
+        device = next(net.parameters()).device
+        for _ in range(stage.epochs):
+            yield from pairs_of_views(self.images, self.views, self._batch_size, draw, device)
+
+    def _reply(self, net: Network, stage: Stage, task: Task, losses: list[float]) -> Update:
+        return Update(
+            client=self.index,
+            stage=stage.name,
+            round=task.round,
+            samples=len(self.images),
+            loss=sum(losses) / len(losses),
+            weights=detached(select(net.state_dict(), stage.shared)),
+            extras=detached(stage.extras(net, self.images)),
+        )
+
+    def _remember(
+        self, net: Network, stage: Stage, memory: Memory, optimizer: torch.optim.Optimizer
+    ) -> State:
+        state = prefixed("net", net.state_dict()) | prefixed(f"memory.{stage.name}", memory)
+        if self.training.keep_optimizer:
+            state |= prefixed(f"optimizer.{stage.name}", _moments(optimizer))
+        return detached(state)
+
+
+def _moments(optimizer: torch.optim.Optimizer) -> State:
+    """What an optimiser has gathered, flat: "3.exp_avg" belongs to its fourth parameter."""
+    gathered = optimizer.state_dict()["state"]
+    return {
+        f"{index}.{key}": value
+        for index, values in gathered.items()
+        for key, value in values.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _restore(optimizer: torch.optim.Optimizer, moments: State) -> None:
+    """Undoes `_moments`; the options stay those of the optimiser."""
+    gathered: dict[int, State] = {}
+    for name, value in moments.items():
+        index, key = name.split(".", 1)
+        gathered.setdefault(int(index), {})[key] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": gathered})

@@ -1,0 +1,188 @@
+"""Composes everyone's options into one configuration; TOML in and out, `--set a.b=c` on top.
+
+A key that nobody owns is an error with a suggestion.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import tomli_w
+from pydantic import TypeAdapter, ValidationError
+
+from fedmcc.data import DATASETS
+from fedmcc.data.base import Source
+from fedmcc.errors import InputError, unknown
+from fedmcc.evaluation.scoring import Evaluation
+from fedmcc.methods import METHODS, Method
+from fedmcc.networks import ENCODERS, EncoderOptions
+from fedmcc.training import Training
+from fedmcc.views import PRESETS, Views
+
+Table = dict[str, Any]
+Options = TypeVar("Options")
+
+CHOICES: dict[str, tuple[Mapping[str, type[Any]], str]] = {  # section: what there is, and the default
+    "data": (DATASETS, "digits"),
+    "encoder": (ENCODERS, "convnet"),
+    "method": (METHODS, "mcc"),
+}
+
+
+@dataclass(frozen=True)
+class General:
+    """Options that belong to the run as a whole."""
+
+    clusters: int | None = None  # None: as many as the data set has classes
+    seed: int = 0
+    device: str = "auto"  # auto: the accelerator if there is one; else cpu, cuda, cuda:1, mps
+    threads: int | None = None  # None: one per core
+
+    def __post_init__(self) -> None:
+        if self.clusters is not None and self.clusters < 2:
+            raise InputError(f"clusters is {self.clusters}: give 2 or more.")
+        if self.threads is not None and self.threads < 1:
+            raise InputError(f"threads is {self.threads}: give 1 or more.")
+        if self.seed < 0:
+            raise InputError(f"seed is {self.seed}: give 0 or more.")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A complete configuration."""
+
+    general: General
+    data: Source
+    views: Views
+    encoder: EncoderOptions
+    method: Method
+    training: Training
+    evaluation: Evaluation
+
+
+def load(path: Path, settings: Iterable[str] = ()) -> Config:
+    """The configuration in a TOML file, changed by settings such as `method.momentum=0.996`."""
+    try:
+        table = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"There is no recipe at {path}: give the path of a TOML file.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"Cannot read the recipe {path}: {error}. Give a TOML file.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not valid TOML: {error}.") from None
+    return parse(apply_settings(table, settings))
+
+
+def apply_settings(table: Table, settings: Iterable[str]) -> Table:
+    """A copy of the table with each `a.b=c` put in; c is read as TOML, or else taken as text."""
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip():
+            raise InputError(f"'{setting}' sets nothing: write it as section.key=value.")
+        table = put(table, key, _value(text.strip()))
+    return table
+
+
+def put(table: Table, key: str, value: object) -> Table:
+    """A copy of the table in which the dotted key has this value."""
+    first, dot, rest = (part.strip() for part in key.partition("."))
+    if not dot:
+        return {**table, first: value}
+    inner = table.get(first, {})
+    if not isinstance(inner, dict):
+        raise InputError(f"{first} is {inner!r}: it has no key {rest}.")
+    return {**table, first: put(inner, rest, value)}
+
+
+def parse(table: Mapping[str, Any]) -> Config:
+    """The configuration of a table, every default filled in."""
+    general = {field.name for field in fields(General)}
+    sections = {field.name for field in fields(Config)} - {"general"}
+    for key in table:
+        if key not in general | sections:
+            raise unknown("key", key, general | sections)
+        if key in sections and not isinstance(table[key], Mapping):
+            raise InputError(f"{key} is {table[key]!r}: it is a section; set its keys, such as {key}.name.")
+    data = cast(Source, _choose("data", table))
+    return Config(
+        general=_build("", General, {key: table[key] for key in table if key in general}),
+        data=data,
+        views=_views(table.get("views", {}), data),
+        encoder=cast(EncoderOptions, _choose("encoder", table)),
+        method=cast(Method, _choose("method", table)),
+        training=_build("training", Training, table.get("training", {})),
+        evaluation=_build("evaluation", Evaluation, table.get("evaluation", {})),
+    )
+
+
+def dump(config: Config) -> str:
+    """TOML that `parse` turns into the same configuration, with nothing left to defaults."""
+    tables: Table = dict(_table(config.general))
+    for section in fields(config)[1:]:
+        options = getattr(config, section.name)
+        tables[section.name] = _names(section.name, options) | _table(options)
+    return "# The complete configuration: `fedmcc run` on this file repeats the run.\n" + tomli_w.dumps(
+        tables
+    )
+
+
+def name_of(section: str, options: object) -> str:
+    """The registered name of a data set, an encoder or a method."""
+    return next(name for name, kind in CHOICES[section][0].items() if kind is type(options))
+
+
+def _names(section: str, options: object) -> Table:
+    if section == "views":
+        return {"preset": "none"}  # the numbers that follow are complete
+    return {"name": name_of(section, options)} if section in CHOICES else {}
+
+
+def _table(options: Any) -> Table:
+    values = {key: value for key, value in asdict(options).items() if value is not None}
+    return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
+
+
+def _choose(section: str, table: Mapping[str, Any]) -> object:
+    known, default = CHOICES[section]
+    options = dict(table.get(section, {}))
+    name = options.pop("name", default)
+    if name not in known:
+        kind = {"data": "data set"}.get(section, section)
+        raise unknown(kind, str(name), known)
+    return _build(section, known[name], options)
+
+
+def _views(table: Mapping[str, Any], data: Source) -> Views:
+    options = dict(table)
+    name = options.pop("preset", "auto")
+    name = data.views if name == "auto" else name
+    if name not in PRESETS:
+        raise unknown("preset of views", str(name), [*PRESETS, "auto"])
+    return _build("views", Views, asdict(PRESETS[name]) | options)
+
+
+def _build(section: str, kind: type[Options], table: Mapping[str, Any]) -> Options:
+    known = [field.name for field in fields(cast(Any, kind)) if field.init]
+    for key in table:
+        if key not in known:
+            raise unknown(f"key in [{section}]" if section else "key", key, known)
+    try:
+        built = TypeAdapter(kind).validate_python(dict(table))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join([section, *(str(part) for part in first["loc"])]).strip(".")
+        raise InputError(f"{key} is {first['input']!r}: {first['msg'].lower()}.") from None
+    # From another working directory, `resume` must find the same files.
+    paths = {
+        key: value.expanduser().resolve() for key, value in vars(built).items() if isinstance(value, Path)
+    }
+    return cast(Options, replace(cast(Any, built), **paths))
+
+
+def _value(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,48 @@
+"""Data sets by name: adding one is a file here and a line in DATASETS."""
+
+from dataclasses import fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from fedmcc.data.arrays import Arrays
+from fedmcc.data.base import ImageSet, Source
+from fedmcc.data.cifar import CIFAR10, CIFAR20, CIFAR100
+from fedmcc.data.digits import Digits
+from fedmcc.data.folder import Folder
+from fedmcc.data.imagenet import ImageNet10, ImageNetDogs
+from fedmcc.data.mnist import MNIST, FashionMNIST
+from fedmcc.data.stl10 import STL10
+from fedmcc.data.synthetic import Synthetic
+from fedmcc.data.tiny_imagenet import TinyImageNet
+from fedmcc.errors import unknown
+
+DATASETS: dict[str, type[Source]] = {
+    "digits": Digits,
+    "mnist": MNIST,
+    "fashion-mnist": FashionMNIST,
+    "cifar10": CIFAR10,
+    "cifar100": CIFAR100,
+    "cifar20": CIFAR20,
+    "stl10": STL10,
+    "imagenet10": ImageNet10,
+    "imagenet-dogs": ImageNetDogs,
+    "tiny-imagenet": TinyImageNet,
+    "folder": Folder,
+    "arrays": Arrays,
+    "synthetic": Synthetic,
+}
+
+__all__ = ["DATASETS", "ImageSet", "Source", "load_dataset"]
+
+
+def load_dataset(name: str, **options: Any) -> ImageSet:
+    """The images of the data set of this name, with its options."""
+    if name not in DATASETS:
+        raise unknown("data set", name, DATASETS)
+    known, hints = [field.name for field in fields(DATASETS[name])], get_type_hints(DATASETS[name])
+    for option, value in options.items():
+        if option not in known:
+            raise unknown(f"option of the data set {name}", option, known)
+        choices = get_args(hints[option])
+        if get_origin(hints[option]) is Literal and value not in choices:
+            raise unknown(option, str(value), [str(choice) for choice in choices])
+    return DATASETS[name](**options).load()

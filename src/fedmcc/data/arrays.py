@@ -1,0 +1,104 @@
+"""Images from an array file of numpy: .npz with images and labels, or .npy with images."""
+
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedmcc.data.base import Images, ImageSet, Labels, Source
+from fedmcc.errors import InputError
+
+DEPTHS = (1, 3)  # channels
+
+
+@dataclass(frozen=True)
+class Arrays(Source):
+    """The images in the file `root`: (n,h,w), (n,h,w,c) or (n,c,h,w), bytes or floats in 0..1."""
+
+    images: str = "images"  # names of the arrays in an .npz file
+    labels: str = "labels"
+
+    def read(self) -> ImageSet:
+        """The images, with labels where the file has them; an .npy of bytes stays on disk."""
+        path = self._path()
+        arrays = _load(path, self.images, self.labels)
+        if self.images not in arrays:
+            raise InputError(f"{path} has no array '{self.images}': set data.images to the name of yours.")
+        images = as_images(arrays[self.images], path)
+        if self.labels not in arrays:
+            return ImageSet(images, split="all")
+        labels, classes = _labels(arrays[self.labels], len(images), path)
+        return ImageSet(images, labels, classes, split="all")
+
+    def _path(self) -> Path:
+        if self.root is None:
+            raise InputError("The data set 'arrays' needs data.root, an .npz or .npy file.")
+        path = self.root.expanduser()
+        if not path.is_file() or path.suffix not in (".npz", ".npy"):
+            raise InputError(f"{path} is not an .npz or .npy file: give one as data.root.")
+        return path
+
+
+def _load(path: Path, *wanted: str) -> dict[str, np.ndarray]:
+    """The wanted arrays of the file; the one of an .npy goes by the first name."""
+    try:
+        if path.suffix == ".npy":
+            return {wanted[0]: np.load(path, mmap_mode="r", allow_pickle=False)}
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in wanted if name in arrays.files}
+    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(
+            f"{path} cannot be read: it is damaged, or holds Python objects instead of numbers. "
+            "Save it again with numpy.savez or numpy.save."
+        ) from error
+
+
+def as_images(array: np.ndarray, origin: Path | str) -> Images:
+    """An array of any usual layout and type as images; `origin` is how a complaint names it."""
+    return _bytes(_channels_first(array, origin), origin)
+
+
+def _channels_first(array: np.ndarray, origin: Path | str) -> np.ndarray:
+    if array.size and array.ndim == 3:
+        return array[:, None]
+    if array.size and array.ndim == 4 and array.shape[1] in DEPTHS:
+        return array
+    if array.size and array.ndim == 4 and array.shape[3] in DEPTHS:
+        return array.transpose(0, 3, 1, 2)
+    raise InputError(
+        f"The images in {origin} have the shape {array.shape}: "
+        "give (n, height, width) or (n, height, width, channels), with 1 or 3 channels."
+    )
+
+
+def _bytes(array: np.ndarray, origin: Path | str) -> Images:
+    if array.dtype == np.uint8:
+        return array
+    kind, low, high = array.dtype.kind, 0, 1 if array.dtype.kind == "f" else 255
+    if kind == "b":
+        return array.astype(np.uint8) * np.uint8(255)
+    if kind not in "iuf":
+        raise InputError(f"The images in {origin} are of type {array.dtype}: save them as uint8.")
+    if not (array.min() >= low and array.max() <= high):  # false for nan as well
+        raise InputError(
+            f"The images in {origin} do not lie in {low}..{high}: save them as uint8, or as floats in 0..1."
+        )
+    return np.rint(array * 255.0 if kind == "f" else array).astype(np.uint8)
+
+
+def _labels(array: np.ndarray, count: int, path: Path) -> tuple[Labels, tuple[str, ...]]:
+    """Labels as 0, 1, ... in the order of their names; a label of -1 means none."""
+    if array.shape not in ((count,), (count, 1)):
+        raise InputError(
+            f"The labels in {path} have the shape {array.shape}, not one for each of {count} images."
+        )
+    if array.dtype.kind not in "iuUb":
+        raise InputError(f"The labels in {path} are of type {array.dtype}: save them as integers or text.")
+    flat = array.reshape(count)
+    none = flat == -1 if array.dtype.kind == "i" else np.zeros(count, dtype=bool)
+    values, inverse = np.unique(flat[~none], return_inverse=True)
+    labels = np.full(count, -1, dtype=np.int64)
+    labels[~none] = inverse
+    return labels, tuple(str(value) for value in values)

@@ -1,0 +1,1 @@
+"""Engines carry tasks to clients and their updates back."""

@@ -1,0 +1,100 @@
+"""DeepClustering: the whole of fedmcc behind scikit-learn's fit, predict and transform."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from fedmcc.assembly import Experiment, assemble
+from fedmcc.config import Config, Table, parse, put
+from fedmcc.data.arrays import as_images
+from fedmcc.data.base import ImageSet
+from fedmcc.evaluation.features import Extracted, extract
+from fedmcc.federation import Progress, Round, rounds
+from fedmcc.states import adopt, detached
+
+
+class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Clusters images by what a network learns from them without labels.
+
+    Parameters
+    ----------
+    n_clusters : number of clusters.
+    method : name of a method, see `fedmcc list methods`.
+    views : preset of augmentations that fits the images, see `fedmcc list views`.
+    epochs : passes over the images.
+    random_state : seed; the same seed and thread count give the same clusters.
+    settings : anything else that a recipe can set, such as {"encoder.name": "resnet18"}.
+
+    Attributes
+    ----------
+    labels_ : cluster of each image that was fitted.
+    history_ : loss of each round.
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 10,
+        *,
+        method: str = "mcc",
+        views: str = "photo",
+        epochs: int = 40,
+        random_state: int = 0,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.method = method
+        self.views = views
+        self.epochs = epochs
+        self.random_state = random_state
+        self.settings = settings
+
+    def fit(self, X: Any, y: None = None) -> Self:  # noqa: N803
+        """Learn from images: (n, h, w), (n, h, w, c) or (n, c, h, w), bytes or floats in 0..1."""
+        images = ImageSet(as_images(np.asarray(X), "X"))
+        experiment = assemble(self._config(), images)
+        self.history_ = _train(experiment)
+        self._experiment = experiment
+        self.labels_ = self.predict(X)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The cluster of each image."""
+        assignments = self._extract(X).assignments
+        if assignments is None:
+            raise TypeError(f"The method '{self.method}' learns features alone: use transform.")
+        return np.asarray(assignments.argmax(axis=1))
+
+    def transform(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The features of each image."""
+        return self._extract(X).features
+
+    def _extract(self, X: Any) -> Extracted:  # noqa: N803
+        check_is_fitted(self, "history_")
+        experiment = self._experiment
+        images = as_images(np.asarray(X), "X")
+        return extract(experiment.net.online, images, experiment.config.views.plain)
+
+    def _config(self) -> Config:
+        table: Table = {
+            "clusters": self.n_clusters,
+            "seed": self.random_state,
+            "method": {"name": self.method, "rounds": self.epochs},
+            "views": {"preset": self.views},
+        }
+        for key, value in (self.settings or {}).items():
+            table = put(table, key, value)
+        return parse(table)
+
+
+def _train(experiment: Experiment) -> list[float]:
+    progress, losses = Progress(detached(experiment.net.state_dict())), []
+    for stage in experiment.stages:
+        for event in rounds(stage, progress, experiment.engine, experiment.clients):
+            if isinstance(event, Round):
+                progress = event.progress
+                losses.append(event.loss)
+    adopt(experiment.net, progress.model)
+    return losses

@@ -1,0 +1,59 @@
+"""k-means on features, and on raw pixels as the baseline every method must beat."""
+
+import warnings
+
+import numpy as np
+from jaxtyping import Float32, Int64, UInt8
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import normalize
+from threadpoolctl import threadpool_limits
+
+from fedmcc.errors import InputError
+
+RESTARTS = 5
+MOST_PIXELS = 2**28  # as 32-bit floats, 1 GiB: all of CIFAR, 1,783 colour images of 224 px
+
+Assigned = Int64[np.ndarray, " n"]
+Rows = Float32[np.ndarray, "n d"]
+
+
+def kmeans(features: Rows, clusters: int, seed: int, restarts: int = RESTARTS) -> Assigned:
+    """The cluster of each row by k-means on rows of length 1."""
+    rows = normalize(features)
+    return _predict(_fit(rows, clusters, seed, restarts), rows)
+
+
+def raw_kmeans(images: UInt8[np.ndarray, "n c h w"], clusters: int, seed: int) -> Assigned:
+    """The cluster of each image by k-means on its pixels in [0, 1].
+
+    Where all images would not fit in memory as floats, the centres come from a random part of them.
+    """
+    most = max(clusters, MOST_PIXELS // max(1, images[:1].size))
+    rows = np.arange(len(images))
+    if len(images) > most:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
+    model = _fit(_pixels(images[rows]), clusters, seed, RESTARTS)
+    blocks = [_predict(model, _pixels(images[start : start + most])) for start in range(0, len(images), most)]
+    return np.concatenate(blocks)
+
+
+def _fit(rows: Rows, clusters: int, seed: int, restarts: int) -> KMeans:
+    if len(rows) < clusters:
+        raise InputError(
+            f"Cannot make {clusters} clusters of {len(rows)} images: ask for fewer, or give more images."
+        )
+    model = KMeans(clusters, n_init=restarts, random_state=seed % 2**32)  # the range scikit-learn takes
+    # Threads add up their parts of a centre in the order they finish: only one gives the same bits each time.
+    with warnings.catch_warnings(), threadpool_limits(1, user_api="openmp"):
+        # Fewer distinct rows than clusters leave clusters empty, which the scores show.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(rows)
+
+
+def _predict(model: KMeans, rows: Rows) -> Assigned:
+    return np.asarray(model.predict(rows), dtype=np.int64)
+
+
+def _pixels(images: UInt8[np.ndarray, "n c h w"]) -> Rows:
+    return images.reshape(len(images), -1).astype(np.float32) / np.float32(255)

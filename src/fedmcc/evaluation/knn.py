@@ -1,0 +1,83 @@
+"""Accuracy of a vote among the nearest labelled images: how well features separate the classes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Int, Int64
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from fedmcc.errors import InputError
+
+Rows = Float32[np.ndarray, "n d"]
+Labels = Int[np.ndarray, " n"]
+
+BLOCK = 1024  # rows compared with all others at once, to bound memory
+
+
+@dataclass(frozen=True)
+class WeightedKNN:
+    """A vote of the nearest images by cosine similarity s, each with weight exp(s / temperature)."""
+
+    neighbours: int = 200  # or all, where there are fewer
+    temperature: float = 0.1
+
+    def accuracy(
+        self,
+        train_features: Float32[np.ndarray, "n d"],
+        train_labels: Int[np.ndarray, " n"],
+        test_features: Float32[np.ndarray, "m d"],
+        test_labels: Int[np.ndarray, " m"],
+    ) -> float:
+        """The share of test images whose label wins the vote of the train images."""
+        train_features, train_labels = _labelled(train_features, train_labels, fewest=1)
+        test_features, test_labels = _labelled(test_features, test_labels, fewest=1)
+        similarities = _similarities(test_features, train_features)
+        return self._accuracy(similarities, train_labels, test_labels)
+
+    def leave_one_out(self, features: Rows, labels: Labels) -> float:
+        """The share of images whose label wins the vote of all other images."""
+        features, labels = _labelled(features, labels, fewest=2)
+        similarities = _without_self(_similarities(features, features))
+        return self._accuracy(similarities, labels, labels)
+
+    def _accuracy(
+        self, similarities: Iterator[Tensor], voters: Labels, truth: Int[np.ndarray, " m"]
+    ) -> float:
+        classes, votes_for = np.unique(voters, return_inverse=True)
+        winners = [self._winners(block, torch.from_numpy(votes_for), len(classes)) for block in similarities]
+        return float(np.mean(classes[torch.cat(winners).numpy()] == truth))
+
+    def _winners(
+        self, similarities: Float[Tensor, "m n"], voters: Int64[Tensor, " n"], classes: int
+    ) -> Int64[Tensor, " m"]:
+        nearest, indices = similarities.topk(min(self.neighbours, len(voters)), dim=1)
+        # Relative to the nearest, so that no temperature overflows; the winner is the same.
+        weights = ((nearest - nearest[:, :1]) / self.temperature).exp()
+        return weights.new_zeros(len(weights), classes).scatter_add(1, voters[indices], weights).argmax(dim=1)
+
+
+def _similarities(rows: Rows, others: Float32[np.ndarray, "m d"]) -> Iterator[Float[Tensor, "b m"]]:
+    against = normalize(torch.from_numpy(others)).T
+    for start in range(0, len(rows), BLOCK):
+        yield normalize(torch.from_numpy(rows[start : start + BLOCK])) @ against
+
+
+def _without_self(similarities: Iterator[Tensor]) -> Iterator[Tensor]:
+    """The same similarities, but an image's to itself so low that its vote weighs nothing."""
+    start = 0
+    for block in similarities:
+        block.diagonal(offset=start).fill_(-torch.inf)
+        start += len(block)
+        yield block
+
+
+def _labelled(
+    features: Rows, labels: Labels, fewest: int
+) -> tuple[Float32[np.ndarray, "labelled d"], Int[np.ndarray, " labelled"]]:
+    known = labels >= 0
+    if known.sum() < fewest:
+        raise InputError(f"kNN needs {fewest} or more images with a label; there are {known.sum()}.")
+    return features[known], labels[known]

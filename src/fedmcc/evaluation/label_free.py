@@ -1,0 +1,109 @@
+"""Scores that need no labels, so that a run without them still tells whether it works."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float32, Int
+from scipy.spatial.distance import pdist
+from scipy.special import logsumexp
+from sklearn.metrics import silhouette_score
+from sklearn.preprocessing import normalize
+
+from fedmcc.evaluation.clustering import cluster_sizes, size_entropy
+from fedmcc.evaluation.features import Extracted
+
+Rows = Float32[np.ndarray, "n d"]
+Assignments = Float32[np.ndarray, "n k"]
+Assigned = Int[np.ndarray, " n"]
+
+SAMPLE = 2000  # images whose pairs are compared
+NO_VARIANCE = 1e-3  # on the unit sphere, where features spread out evenly have variance 1
+
+
+class LabelFreeScores(NamedTuple):
+    """What can be said without labels; None where it is undefined, or where its input was not given."""
+
+    confidence: float | None
+    balance: float | None
+    alignment: float | None
+    uniformity: float | None
+    silhouette: float | None
+
+
+def score_without_labels(
+    extracted: Extracted, seed: int, views: tuple[Rows, Rows] | None = None
+) -> LabelFreeScores:
+    """All scores of one extraction; `views` are the features of two views of the same images."""
+    features, assignments = extracted
+    aligned = None if views is None else alignment(*views)
+    if assignments is None:
+        return LabelFreeScores(None, None, aligned, uniformity(features, seed), None)
+    assigned = assignments.argmax(axis=1)
+    return LabelFreeScores(
+        confidence(assignments),
+        size_entropy(cluster_sizes(assigned, assignments.shape[1])),
+        aligned,
+        uniformity(features, seed),
+        silhouette(features, assigned, seed),
+    )
+
+
+def confidence(assignments: Assignments) -> float:
+    """Mean of the largest soft assignment: 1 is certain, 1 / clusters knows nothing."""
+    return float(assignments.max(axis=1).mean(dtype=np.float64))
+
+
+def alignment(first: Rows, second: Rows) -> float:
+    """Mean squared distance on the unit sphere of two views of the same image: 0 is best (Wang and Isola)."""
+    distances = normalize(first.astype(np.float64)) - normalize(second.astype(np.float64))
+    return float((distances**2).sum(axis=1).mean())
+
+
+def uniformity(features: Rows, seed: int) -> float | None:
+    """Logarithm of the mean of exp(-2 d^2) over pairs on the unit sphere: 0 is collapse, lower is better."""
+    rows = normalize(features[_sample(len(features), seed)].astype(np.float64))
+    if len(rows) < 2:
+        return None
+    distances = pdist(rows, "sqeuclidean")
+    return float(logsumexp(-2 * distances) - np.log(len(distances)))
+
+
+def silhouette(features: Rows, assigned: Assigned, seed: int) -> float | None:
+    """How much nearer an image is to its own cluster than to the next one, from -1 to 1, on a sample.
+
+    Undefined if the sample has a single cluster, or none with more than one image.
+    """
+    rows = _sample(len(features), seed)
+    if not 2 <= len(np.unique(assigned[rows])) < len(rows):
+        return None
+    return float(silhouette_score(normalize(features[rows].astype(np.float64)), assigned[rows]))
+
+
+def collapsed(features: Rows, assigned: Assigned, clusters: int) -> str | None:
+    """A sentence on what has collapsed and what to change; None if all is well."""
+    variance = _variance(features)
+    if len(features) > 1 and variance < NO_VARIANCE:
+        return (
+            f"The features have collapsed: all images look nearly the same to the encoder (variance "
+            f"{variance:.1g} of 1). Choose views that leave more of each image, or a smaller learning rate."
+        )
+    sizes = cluster_sizes(assigned, clusters)
+    empty = int((sizes == 0).sum())
+    effective = float(np.exp(size_entropy(sizes) * np.log(clusters)))
+    if effective > min(clusters, len(assigned)) / 2:
+        return None
+    return (
+        f"The clustering has collapsed: {clusters} clusters are as uneven as {effective:.1f} equal ones, "
+        f"{empty} are empty. Raise method.entropy_weight or choose views that fit the images."
+    )
+
+
+def _variance(features: Rows) -> float:
+    every = max(1, len(features) // SAMPLE)
+    return float(normalize(features[::every].astype(np.float64)).var(axis=0).sum())
+
+
+def _sample(count: int, seed: int) -> Int[np.ndarray, " m"]:
+    if count <= SAMPLE:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(seed).choice(count, SAMPLE, replace=False))

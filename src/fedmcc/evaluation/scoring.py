@@ -1,0 +1,103 @@
+"""What is scored during a run and at its end, from one extraction each."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedmcc.assignments import Assignment
+from fedmcc.data.base import Images, ImageSet
+from fedmcc.errors import InputError
+from fedmcc.evaluation.clustering import ClusterScores, cluster_sizes, score
+from fedmcc.evaluation.features import Extracted, extract
+from fedmcc.evaluation.kmeans import Assigned, kmeans, raw_kmeans
+from fedmcc.evaluation.knn import WeightedKNN
+from fedmcc.evaluation.label_free import collapsed, score_without_labels
+from fedmcc.networks.momentum import Branch
+from fedmcc.randomness import generator
+from fedmcc.views import Views
+
+ALIGNED = 500  # images of which two views are compared
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """When and on what a run is scored."""
+
+    every: int = 1  # rounds; the last one is always scored
+    kmeans_every: int = 0  # rounds between k-means on features, which takes seconds; 0: only at the end
+    split: str | None = None  # of the data set; None: the images trained on, as the literature does (D15)
+    batch_size: int = 512
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.kmeans_every < 0 or self.batch_size < 1:
+            raise InputError("evaluation.every and batch_size must be 1 or more, kmeans_every 0 or more.")
+
+
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """Scores branches on one set of images; labels are looked at nowhere else."""
+
+    images: ImageSet
+    views: Views
+    clusters: int
+    seed: int
+    options: Evaluation
+
+    def extract(self, branch: Branch) -> Extracted:
+        """Features and assignments of all images, without augmentation."""
+        return extract(branch, self.images.images, self.views.plain, self.options.batch_size)
+
+    def round(self, branch: Branch, with_kmeans: bool) -> dict[str, float]:
+        """The scores of a row of metrics; where something is undefined its key is absent."""
+        extracted = self.extract(branch)
+        pairs = score_without_labels(extracted, self.seed, self._two_views(branch))._asdict()
+        if extracted.assignments is not None:
+            pairs |= _fields("", score(self.images.labels, extracted.assignments.argmax(axis=1)))
+        if with_kmeans:
+            pairs |= _fields("kmeans_", score(self.images.labels, self.kmeans(extracted)))
+        return {key: value for key, value in pairs.items() if value is not None}
+
+    def final(self, branch: Branch, extracted: Extracted) -> dict[str, Any]:
+        """Side by side: k-means on pixels, the head, k-means on features, kNN; and what needs no label."""
+        images, labels = self.images, self.images.labels
+        pixels = raw_kmeans(images.images, self.clusters, self.seed)
+        found = {"pixels": pixels, "features": self.kmeans(extracted)}
+        assigned = self.assign(extracted).clusters
+        if extracted.assignments is not None:
+            found["head"] = assigned
+        scores = {name: _fields("", score(labels, clusters)) for name, clusters in found.items()}
+        return {
+            "images": len(images),
+            "split": images.split,
+            "clusters": self.clusters,
+            "scores": scores,
+            "knn": self._knn(extracted),
+            "label_free": score_without_labels(extracted, self.seed, self._two_views(branch))._asdict(),
+            "sizes": cluster_sizes(assigned, self.clusters).tolist(),
+            "warning": collapsed(extracted.features, assigned, self.clusters),
+        }
+
+    def assign(self, extracted: Extracted) -> Assignment:
+        """What the run says of each image: its head's word, or k-means where there is no head."""
+        if extracted.assignments is None:
+            return Assignment(self.kmeans(extracted), confidence=None)
+        return Assignment.of_soft(extracted.assignments)
+
+    def kmeans(self, extracted: Extracted) -> Assigned:
+        """k-means on features."""
+        return kmeans(extracted.features, self.clusters, self.seed)
+
+    def _knn(self, extracted: Extracted) -> float | None:
+        labels = self.images.labels
+        if labels is None or (labels >= 0).sum() < 2:
+            return None
+        return WeightedKNN().leave_one_out(extracted.features, labels)
+
+    def _two_views(self, branch: Branch) -> tuple[Any, Any]:
+        some: Images = self.images.images[:ALIGNED]
+        draw = generator(self.seed, "alignment")
+        a, b = (extract(branch, some, lambda batch: self.views(batch, draw)).features for _ in range(2))
+        return a, b
+
+
+def _fields(prefix: str, scores: ClusterScores | None) -> dict[str, float]:
+    return {} if scores is None else {f"{prefix}{key}": value for key, value in scores._asdict().items()}

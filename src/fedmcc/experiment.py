@@ -1,0 +1,150 @@
+"""The composition root: from a configuration to a finished run, as a generator that its caller watches."""
+
+import os
+import platform
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedmcc.assembly import Experiment, prepare
+from fedmcc.assignments import assignments_csv
+from fedmcc.checkpoints import Saved, load_progress, save_progress, save_state
+from fedmcc.config import Config, dump, name_of
+from fedmcc.federation import Progress, Round, rounds
+from fedmcc.files import write_atomically
+from fedmcc.methods.base import Stage
+from fedmcc.runs import Row, Run, create_run
+from fedmcc.states import adopt, detached, select
+from fedmcc.training import Step
+
+
+class Scored(NamedTuple):
+    """A round is over: its row of metrics, and how many rounds its stage has."""
+
+    row: Row
+    rounds: int
+
+
+class Plan(NamedTuple):
+    """How many images the optimiser will see, and how many of them it has seen."""
+
+    total: int
+    done: int
+
+
+class Finished(NamedTuple):
+    """The run is complete: what scores.json says."""
+
+    scores: dict[str, Any]
+
+
+def run(config: Config, path: Path) -> Run:
+    """Do a whole run without watching it; returns its directory."""
+    experiment = prepare(config)
+    begun = begin(experiment, path)
+    for _ in steps(experiment, begun):
+        pass
+    return begun
+
+
+def begin(experiment: Experiment, path: Path) -> Run:
+    """A new run directory for the experiment."""
+    environment = {
+        "fedmcc": version("fedmcc"),
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "numpy": np.__version__,
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    return create_run(path, dump(experiment.config), environment)
+
+
+def steps(experiment: Experiment, run: Run) -> Iterator[Step | Scored | Finished]:
+    """Run the experiment from wherever the run directory stands to its end.
+
+    Every round is on disk before it is yielded; stopping at any moment loses the round under way.
+    """
+    progress = _pick_up(experiment, run)
+    for stage in _remaining(experiment.stages, progress):
+        for event in rounds(stage, progress, experiment.engine, experiment.clients):
+            if isinstance(event, Step):
+                yield event
+                continue
+            progress = event.progress
+            row = _row(experiment, stage, event)
+            _commit(experiment, run, event, row)
+            yield Scored(row, stage.rounds)
+    yield Finished(_finish(experiment, run, progress))
+
+
+def plan(experiment: Experiment, run: Run) -> Plan:
+    """How much there is to do from where the run directory stands."""
+    per_epoch = sum(client.images_per_epoch for client in experiment.engine.clients.values())
+    seen = {stage.name: per_epoch * stage.epochs for stage in experiment.stages}
+    total = sum(seen[stage.name] * stage.rounds for stage in experiment.stages)
+    return Plan(total, sum(seen.get(row["stage"], 0) for row in run.rows()))
+
+
+def _pick_up(experiment: Experiment, run: Run) -> Progress:
+    saved = load_progress(run)
+    if saved is None:
+        saved = Saved(Progress(detached(experiment.net.state_dict())), {}, rows=0)
+    experiment.engine.states.update(saved.clients)
+    run.rewind(saved.rows)
+    return saved.progress
+
+
+def _remaining(stages: tuple[Stage, ...], progress: Progress) -> tuple[Stage, ...]:
+    names = [stage.name for stage in stages]
+    return stages[names.index(progress.stage) if progress.stage else 0 :]
+
+
+def _row(experiment: Experiment, stage: Stage, round: Round) -> Row:
+    """What metrics.jsonl says of a round; scores where they are due."""
+    number, options = round.progress.round, experiment.config.evaluation
+    row: Row = {
+        "stage": stage.name,
+        "round": number,
+        "loss": round.loss,
+        "seconds": round.seconds,
+        "bytes_down": round.bytes_down,
+        "bytes_up": round.bytes_up,
+        "participants": [update.client for update in round.updates],
+    }
+    last = number == stage.rounds
+    if last or number % options.every == 0:
+        adopt(experiment.net, round.progress.model)
+        with_kmeans = last or (options.kmeans_every > 0 and number % options.kmeans_every == 0)
+        row |= experiment.scorer.round(experiment.net.online, with_kmeans)
+    return row
+
+
+def _commit(experiment: Experiment, run: Run, round: Round, row: Row) -> None:
+    run.log(row)
+    saved = Saved(round.progress, experiment.engine.states, rows=len(run.rows()))
+    save_progress(run, saved, changed=[update.client for update in round.updates])
+
+
+def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, Any]:
+    """The final network, the cluster of every image and the final scores, in this order."""
+    config, net = experiment.config, experiment.net
+    adopt(net, progress.model)
+    described = {
+        "fedmcc": version("fedmcc"),
+        "method": name_of("method", config.method),
+        "encoder": name_of("encoder", config.encoder),
+        "channels": str(experiment.images.images.shape[1]),
+    }
+    save_state(run.model_file, select(progress.model, ("online",)), described)
+    extracted = experiment.scorer.extract(net.online)
+    assigned = experiment.scorer.assign(extracted)
+    write_atomically(run.assignments_file, assignments_csv(experiment.scorer.images, assigned))
+    scores = experiment.scorer.final(net.online, extracted)
+    run.write_json(run.scores_file.name, scores)
+    return scores

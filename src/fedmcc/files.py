@@ -1,0 +1,43 @@
+"""Files that are either whole or absent: written to a temporary name, flushed and renamed."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from fedmcc.errors import InputError
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Write a file so that a crash at any moment leaves the old one or the new one."""
+    data = content.encode() if isinstance(content, str) else content
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def make_folder(path: Path, purpose: str) -> None:
+    """Make a folder that can be written to, or say in a sentence why not."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        reason = error.strerror or "it cannot be written"
+        raise InputError(f"Cannot use {path} for {purpose}: {reason}. Choose another folder.") from None
+
+
+def write_output(path: Path, content: bytes | str) -> None:
+    """Write a file that a person asked for, or say in a sentence why it cannot be written."""
+    make_folder(path.parent, path.name)
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        raise InputError(f"Cannot write {path}: {error.strerror}. Choose another name.") from None

@@ -1,0 +1,66 @@
+"""One function per equation of the paper. Rows are samples; single letters are the paper's symbols.
+
+Numbers in half precision are summed in single, so that a loss is as exact under autocast as without.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+Scalar = Float[Tensor, ""]
+
+
+def contrast(
+    u: Float[Tensor, "n d"],
+    v: Float[Tensor, "n d"],
+    temperature: float,
+    positive_in_denominator: bool = False,
+) -> Scalar:
+    """The contrastive loss L(u, v; tau), anchored on u: its own row of v attracts, all other rows repel.
+
+    As printed, the positive pair is not in the denominator (D1). It needs at least two rows.
+    """
+    u, v = _unit(u), _unit(v)
+    uu, uv = u @ u.T / temperature, u @ v.T / temperature  # s(u_i, u_j) / tau, s(u_i, v_j) / tau
+    positive = uv.diagonal()
+    itself = torch.eye(len(u), dtype=torch.bool, device=u.device)
+    uu = uu.masked_fill(itself, -math.inf)
+    if not positive_in_denominator:
+        uv = uv.masked_fill(itself, -math.inf)
+    return (torch.cat([uu, uv], dim=1).logsumexp(dim=1) - positive).mean()
+
+
+def nt_xent(
+    u: Float[Tensor, "n d"],
+    v: Float[Tensor, "n d"],
+    temperature: float,
+    positive_in_denominator: bool = True,
+) -> Scalar:
+    """The loss as CC and SimCLR publish it: all 2n rows are anchors, the positive in, itself out (D1)."""
+    a = contrast(u, v, temperature, positive_in_denominator)
+    return 0.5 * (a + contrast(v, u, temperature, positive_in_denominator))
+
+
+def cluster_balance(c: Float[Tensor, "n k"]) -> Scalar:
+    """Entropy H(c) of the cluster sizes, largest when they are all equal."""
+    sizes = _exact(c).abs().sum(dim=0)
+    tiny = torch.finfo(sizes.dtype).tiny  # an empty cluster has a finite gradient, and so has no cluster
+    shares = (sizes / sizes.sum().clamp_min(tiny)).clamp_min(tiny)
+    return -(shares * shares.log()).sum()
+
+
+def cosine_distance(p: Float[Tensor, "n d"], z: Float[Tensor, "n d"]) -> Scalar:
+    """BYOL's loss 2 - 2 cos(p, z), the squared distance of unit vectors; no gradient reaches z."""
+    return (2 - 2 * (_unit(p) * _unit(z.detach())).sum(dim=1)).mean()
+
+
+def _unit(x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """Rows scaled to length one; a zero row stays zero, and its gradient stays finite."""
+    return F.normalize(_exact(x), dim=1, eps=1e-8)
+
+
+def _exact(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

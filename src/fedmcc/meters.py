@@ -1,0 +1,128 @@
+"""How far a run is: a live bar in a terminal, a line per round in a log."""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fedmcc.experiment import Finished, Plan, Scored
+from fedmcc.runs import Row
+from fedmcc.screen import err, say
+from fedmcc.training import Step
+
+
+class Meter(Protocol):
+    """Shows how far a run is."""
+
+    def step(self, step: Step) -> None:
+        """An optimiser's step is done."""
+
+    def round(self, scored: Scored) -> None:
+        """A round is done and scored."""
+
+
+def watch(events: Iterable[Step | Scored | Finished], plan: Plan) -> dict[str, Any]:
+    """Show a run until it is finished; returns the final scores."""
+    with _meter(plan) as meter:
+        for event in events:
+            if isinstance(event, Step):
+                meter.step(event)
+            elif isinstance(event, Scored):
+                meter.round(event)
+            else:
+                return event.scores
+    raise AssertionError("A run ends with Finished.")
+
+
+@contextmanager
+def _meter(plan: Plan) -> Iterator[Meter]:
+    if not err.is_terminal:
+        yield Lines(plan)
+        return
+    columns = (
+        TextColumn("{task.fields[stage]} {task.fields[round]}"),
+        BarColumn(),
+        TextColumn("{task.fields[facts]}"),
+        TextColumn("{task.fields[speed]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err) as progress:
+        yield Bar(progress, plan)
+
+
+class Bar:
+    """A live bar: round, loss, scores, images per second, time left."""
+
+    def __init__(self, progress: Progress, plan: Plan) -> None:
+        self.progress, self.pace = progress, Pace(plan)
+        self.task = progress.add_task(
+            "", total=plan.total, completed=plan.done, stage="starting", round="", facts="", speed=""
+        )
+
+    def step(self, step: Step) -> None:
+        self.pace.add(step.samples)
+        speed = f"{self.pace.speed:,.0f} images/s"
+        self.progress.update(self.task, advance=step.samples, speed=speed)
+
+    def round(self, scored: Scored) -> None:
+        row = scored.row
+        place = f"{row['round']}/{scored.rounds}"
+        self.progress.update(self.task, stage=row["stage"], round=place, facts=_facts(row))
+
+
+class Lines:
+    """A line per round, for logs."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.pace = Pace(plan)
+
+    def step(self, step: Step) -> None:
+        self.pace.add(step.samples)
+
+    def round(self, scored: Scored) -> None:
+        row = scored.row
+        say(
+            f"{row['stage']} {row['round']}/{scored.rounds}  {_facts(row)}  "
+            f"{self.pace.speed:,.0f} images/s  {_clock(self.pace.left)} left"
+        )
+
+
+@dataclass
+class Pace:
+    """Images per second so far, and the seconds left at that pace."""
+
+    plan: Plan
+    seen: int = 0
+    started: float = field(default_factory=time.perf_counter)
+
+    def add(self, images: int) -> None:
+        """So many more were seen."""
+        self.seen += images
+
+    @property
+    def speed(self) -> float:
+        """Images per second, scoring and saving included."""
+        return self.seen / max(time.perf_counter() - self.started, 1e-9)
+
+    @property
+    def left(self) -> float:
+        """Seconds to the end."""
+        return (self.plan.total - self.plan.done - self.seen) / max(self.speed, 1e-9)
+
+
+def _facts(row: Row) -> str:
+    facts = [f"loss {row['loss']:.3f}"]
+    facts += [f"{key} {row[key]:.3f}" for key in ("acc", "nmi", "kmeans_acc") if key in row]
+    if "acc" not in row and "confidence" in row:
+        facts.append(f"confidence {row['confidence']:.3f}")
+    return "  ".join(facts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

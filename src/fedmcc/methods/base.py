@@ -1,0 +1,74 @@
+"""What a method is: hyperparameters, a network, and stages of two functions and a few optional hooks.
+
+Every hook has the default of plain federated averaging. Centralized training is a federation of one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor, nn
+
+from fedmcc.data.base import Images
+from fedmcc.messages import Task, Update
+from fedmcc.networks.momentum import Network
+from fedmcc.states import State, adopt, weighted_average
+
+Parts = tuple[str, ...]  # names of submodules, such as "online.encoder"
+Memory = dict[str, Tensor]  # what a client remembers of a stage besides its network
+
+
+class Aggregate(NamedTuple):
+    """The server's step: the new shared weights, and what every client gets with its next task."""
+
+    weights: State
+    extras: State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One stage of a method. What travels is declared by names, not coded."""
+
+    name: str
+    rounds: int  # R
+    epochs: int  # E, local epochs in a round
+    trained: Parts  # submodules the optimiser updates
+    shared: Parts  # submodules averaged every round
+    frozen: Parts = ()  # submodules the server hands out once, when a client meets the stage
+
+    def represent(self, net: Any, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        """The outputs for two views of some images, a NamedTuple of a row per image.
+
+        A row may depend on its own image alone (but for BatchNorm), so that any slice of a batch will do.
+        """
+        raise NotImplementedError
+
+    def loss(self, outputs: Any) -> Tensor:
+        """The loss of a whole batch of outputs: the only place where images meet."""
+        raise NotImplementedError
+
+    def after_step(self, net: Any) -> None:
+        """What follows the optimiser's step, such as the moving average of a target network."""
+
+    def receive(self, net: Any, task: Task, memory: Memory) -> None:
+        """What a client does with the global model: adopt it."""
+        adopt(net, task.weights)
+
+    def extras(self, net: Any, images: Images) -> State:
+        """Small tensors that a client adds to its reply: none."""
+        return {}
+
+    def combine(self, updates: Sequence[Update]) -> Aggregate:
+        """The server's step: the average weighted by |D_k| / |D|, nothing more."""
+        weights = [update.samples for update in updates]
+        return Aggregate(weighted_average([update.weights for update in updates], weights), {})
+
+
+class Method(Protocol):
+    """A frozen dataclass whose fields are the hyperparameters."""
+
+    def build(self, encoder: nn.Module, features: int, clusters: int) -> Network:
+        """The network that the stages train; evaluation looks at its `online` branch."""
+
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages, in order."""

@@ -1,0 +1,86 @@
+"""CC: contrastive clustering (Li et al., AAAI 2021), the scheme that MCC extends with momentum."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from torch import Tensor, nn
+
+from fedmcc.losses import cluster_balance, contrast, nt_xent
+from fedmcc.methods.base import Parts, Stage
+from fedmcc.networks.momentum import Branch, Network
+from fedmcc.networks.projectors import cluster_projector, instance_projector
+
+
+@dataclass(frozen=True)
+class CC:
+    """Contrastive clustering (Li et al. 2021): instance and cluster contrast of one network, as published.
+
+    The paper prints `anchors = "a"`, `positive_in_denominator = false` and `contrast_weight = 0.5` (D1).
+    """
+
+    rounds: int = 100  # R; an epoch each when training alone
+    epochs: int = 1  # E
+    instance_temperature: float = 0.5  # tau_I
+    cluster_temperature: float = 1.0  # tau_C
+    contrast_weight: float = 1.0  # of both contrasts
+    entropy_weight: float = 1.0  # of the entropies, which are maximised (D2)
+    anchors: Literal["both", "a"] = "both"  # whose rows are anchors (D1)
+    positive_in_denominator: bool = True  # D1
+    projections: int = 128  # d_1
+    hidden: int | None = None  # width of the projectors; None: as wide as the features
+
+    def build(self, encoder: nn.Module, features: int, clusters: int) -> Network:
+        """One branch: encoder f, instance projector g_I, cluster projector g_C."""
+        return Network(branch(encoder, features, self.hidden, self.projections, clusters))
+
+    def stages(self) -> tuple[Stage, ...]:
+        """A single stage, instances and clusters together."""
+        return (Joint(rounds=self.rounds, epochs=self.epochs, method=self),)
+
+
+def branch(encoder: nn.Module, features: int, hidden: int | None, projections: int, clusters: int) -> Branch:
+    """An encoder with CC's two projectors: two layers each, without normalisation."""
+    hidden = hidden or features
+    return Branch(
+        encoder,
+        instance_projector(features, hidden, projections),
+        cluster_projector(features, hidden, clusters),
+    )
+
+
+class Outputs(NamedTuple):
+    """z and y of the paper for both views, a row per image."""
+
+    z_a: Tensor
+    z_b: Tensor
+    y_a: Tensor
+    y_b: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joint(Stage):
+    """L_CC."""
+
+    method: CC
+    name: str = "joint"
+    trained: Parts = ("online",)
+    shared: Parts = ("online",)
+
+    def represent(self, net: Network, a: Tensor, b: Tensor) -> Outputs:
+        """Both views through the one branch, in separate passes (BatchNorm's statistics are per view)."""
+        z_a, y_a = net.online.project(a)
+        z_b, y_b = net.online.project(b)
+        return Outputs(z_a, z_b, y_a, y_b)
+
+    def loss(self, outputs: Outputs) -> Tensor:
+        """L_CC with the entropies maximised; the columns of y are the clusters' representations (D2)."""
+        z_a, z_b, y_a, y_b = outputs
+        method = self.method
+        instance = self._contrast(z_a, z_b, method.instance_temperature)
+        cluster = self._contrast(y_a.T, y_b.T, method.cluster_temperature)
+        balance = cluster_balance(y_a) + cluster_balance(y_b)
+        return method.contrast_weight * (instance + cluster) - method.entropy_weight * balance
+
+    def _contrast(self, u: Tensor, v: Tensor, temperature: float) -> Tensor:
+        anchored = nt_xent if self.method.anchors == "both" else contrast
+        return anchored(u, v, temperature, self.method.positive_in_denominator)

@@ -1,0 +1,113 @@
+"""MCC: momentum contrastive clustering, both views through an online and a slowly moving target network.
+
+With several clients it is the paper's one-stage ablation: L_I and L_C together.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedmcc.losses import cluster_balance, contrast
+from fedmcc.messages import Task
+from fedmcc.methods.base import Memory, Parts, Stage
+from fedmcc.methods.cc import branch
+from fedmcc.networks.momentum import MomentumPair
+from fedmcc.states import adopt
+
+
+@dataclass(frozen=True)
+class MCC:
+    """Momentum contrastive clustering: contrast between an online network and its moving average."""
+
+    rounds: int = 100  # R; an epoch each when training alone
+    epochs: int = 1  # E
+    instance_temperature: float = 0.5  # tau_I
+    cluster_temperature: float = 1.0  # tau_C
+    momentum: float = 0.99  # m
+    entropy_weight: float = 1.0  # of the online entropies, which are maximised (D2, D7)
+    anchor: Literal["paper", "online"] = "paper"  # of the second term: the target's view a, or online b (D6)
+    positive_in_denominator: bool = False  # D1
+    target: Literal["keep", "reset", "share"] = "keep"  # the target network from round to round (D10)
+    projections: int = 128  # d_1
+    hidden: int | None = None  # width of the projectors; None: as wide as the features
+
+    def build(self, encoder: nn.Module, features: int, clusters: int) -> MomentumPair:
+        """Two branches (f, g_I, g_C): online, and the target that starts as its copy."""
+        return MomentumPair(branch(encoder, features, self.hidden, self.projections, clusters))
+
+    def stages(self) -> tuple[Stage, ...]:
+        """A single stage, instances and clusters together."""
+        shared = ("online", "target") if self.target == "share" else ("online",)
+        return (Joint(rounds=self.rounds, epochs=self.epochs, shared=shared, method=self),)
+
+    def symmetric(self, u: "Quartet", temperature: float) -> Tensor:
+        """½ (L(a online, b target) + L(a target, b online)): the paper's L_I on rows, L_C on columns."""
+        first = contrast(u.a, u.b_target, temperature, self.positive_in_denominator)
+        second = (u.a_target, u.b) if self.anchor == "paper" else (u.b, u.a_target)
+        return 0.5 * (first + contrast(*second, temperature, self.positive_in_denominator))
+
+
+class Quartet(NamedTuple):
+    """One representation of two views by two networks."""
+
+    a: Tensor
+    b: Tensor
+    a_target: Tensor
+    b_target: Tensor
+
+
+class Outputs(NamedTuple):
+    """z and y of the paper for both views and both networks, a row per image."""
+
+    z_a: Tensor
+    z_b: Tensor
+    z_a_target: Tensor
+    z_b_target: Tensor
+    y_a: Tensor
+    y_b: Tensor
+    y_a_target: Tensor
+    y_b_target: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joint(Stage):
+    """L_MCC."""
+
+    method: MCC
+    name: str = "joint"
+    trained: Parts = ("online",)
+    shared: Parts = ("online",)
+
+    def represent(self, net: MomentumPair, a: Tensor, b: Tensor) -> Outputs:
+        """Both views through both networks, four passes; no gradient reaches the target."""
+        z_a, y_a = net.online.project(a)
+        z_b, y_b = net.online.project(b)
+        with torch.no_grad():
+            z_a_target, y_a_target = net.target.project(a)
+            z_b_target, y_b_target = net.target.project(b)
+        return Outputs(z_a, z_b, z_a_target, z_b_target, y_a, y_b, y_a_target, y_b_target)
+
+    def loss(self, outputs: Outputs) -> Tensor:
+        """L_MCC: the columns of y are the clusters' representations."""
+        instances = Quartet(*outputs[:4])
+        clusters = Quartet(*(y.T for y in outputs[4:]))
+        balance = cluster_balance(outputs.y_a) + cluster_balance(outputs.y_b)
+        return (
+            self.method.symmetric(instances, self.method.instance_temperature)
+            + self.method.symmetric(clusters, self.method.cluster_temperature)
+            - self.method.entropy_weight * balance
+        )
+
+    def after_step(self, net: MomentumPair) -> None:
+        """The target follows: P(target) <- m P(target) + (1 - m) P(online)."""
+        net.update(self.method.momentum)
+
+    def receive(self, net: MomentumPair, task: Task, memory: Memory) -> None:
+        """The online network is replaced; the target starts as its copy and stays at home (D10)."""
+        adopt(net, task.weights)
+        first = "met" not in memory
+        if self.method.target == "reset" or (self.method.target == "keep" and first):
+            net.reset_target()
+        memory["met"] = torch.tensor(True)

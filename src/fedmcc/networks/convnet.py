@@ -1,0 +1,55 @@
+"""A small encoder for edge devices and laptops, whose last features see the whole image."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedmcc.errors import InputError
+from fedmcc.networks.normalisation import Norm, normalisation
+
+SMALLEST_IMAGE = 8
+LARGEST_LAST_MAP = 4
+WIDEST = 8  # times the first stage's width
+
+
+class ConvNet(nn.Module):
+    """3x3 convolutions and pooling until the map is at most 4x4, then one kernel over all of it."""
+
+    def __init__(self, channels: int, size: int, width: int, norm: Norm) -> None:
+        super().__init__()
+        self.features = WIDEST * width
+        self.stages = nn.Sequential()
+        inputs, outputs = channels, width
+        while size > LARGEST_LAST_MAP:
+            self.stages.append(nn.Sequential(*_stage(inputs, outputs, 3, norm), nn.MaxPool2d(2)))
+            inputs, outputs, size = outputs, min(2 * outputs, self.features), size // 2
+        self.stages.append(nn.Sequential(*_stage(inputs, self.features, size, norm, padding=0)))
+
+    def forward(self, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n d"]:
+        features: Tensor = self.stages(images).flatten(start_dim=1)
+        return features
+
+
+def _stage(inputs: int, outputs: int, kernel: int, norm: Norm, padding: int = 1) -> list[nn.Module]:
+    convolution = nn.Conv2d(inputs, outputs, kernel, padding=padding, bias=False)
+    return [convolution, normalisation(norm, outputs), nn.ReLU(inplace=True)]
+
+
+@dataclass(frozen=True)
+class ConvNetOptions:
+    """Options of the small encoder; it has 8 times `width` features."""
+
+    width: int = 16  # channels of the first stage, doubled by each that follows up to 8 times
+    norm: Norm = "batch"
+
+    def build(self, channels: int, size: int) -> nn.Module:
+        """The encoder for square images of this size."""
+        if size < SMALLEST_IMAGE:
+            raise InputError(
+                f"Images of {size} px are too small for the convnet: "
+                f"set views.size to {SMALLEST_IMAGE} or more."
+            )
+        if self.width < 1:
+            raise InputError(f"encoder.width is {self.width}: give 1 or more.")
+        return ConvNet(channels, size, self.width, self.norm)

@@ -1,0 +1,160 @@
+"""ResNet-18, -34 and -50 without their classifier.
+
+Modules are named as in torchvision, so that weights published for it load unchanged.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedmcc.networks.normalisation import Norm, normalisation
+from fedmcc.networks.pretrained import load_encoder
+
+Stem = Literal["imagenet", "cifar"]
+Maps = Float[Tensor, "n c h w"]
+Changed = Float[Tensor, "n c2 h2 w2"]
+
+WIDTHS = (64, 128, 256, 512)
+
+
+class Residual(nn.Module):
+    """A block that adds its input, resized by `downsample` where needed, to what `change` makes of it."""
+
+    expansion: ClassVar[int]
+    downsample: nn.Module | None
+
+    def __init__(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.layers(inputs, width, stride, norm)
+        self.relu = nn.ReLU(inplace=True)
+        outputs = width * self.expansion
+        same = stride == 1 and inputs == outputs
+        self.downsample = (
+            None if same else nn.Sequential(conv(inputs, outputs, 1, stride), normalisation(norm, outputs))
+        )
+
+    def layers(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
+        """Make the layers that `change` runs through."""
+        raise NotImplementedError
+
+    def change(self, maps: Maps) -> Changed:
+        """What is added to the block's input."""
+        raise NotImplementedError
+
+    def forward(self, maps: Maps) -> Changed:
+        shortcut = maps if self.downsample is None else self.downsample(maps)
+        result: Tensor = self.relu(self.change(maps) + shortcut)
+        return result
+
+
+class Basic(Residual):
+    """Two 3x3 convolutions: the block of ResNet-18 and -34."""
+
+    expansion = 1
+
+    def layers(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
+        self.conv1, self.bn1 = conv(inputs, width, 3, stride), normalisation(norm, width)
+        self.conv2, self.bn2 = conv(width, width, 3), normalisation(norm, width)
+
+    def change(self, maps: Maps) -> Changed:
+        maps = self.relu(self.bn1(self.conv1(maps)))
+        result: Tensor = self.bn2(self.conv2(maps))
+        return result
+
+
+class Bottleneck(Residual):
+    """1x1, 3x3 and 1x1 convolutions, the stride on the 3x3: the block of ResNet-50."""
+
+    expansion = 4
+
+    def layers(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
+        outputs = width * self.expansion
+        self.conv1, self.bn1 = conv(inputs, width, 1), normalisation(norm, width)
+        self.conv2, self.bn2 = conv(width, width, 3, stride), normalisation(norm, width)
+        self.conv3, self.bn3 = conv(width, outputs, 1), normalisation(norm, outputs)
+
+    def change(self, maps: Maps) -> Changed:
+        maps = self.relu(self.bn1(self.conv1(maps)))
+        maps = self.relu(self.bn2(self.conv2(maps)))
+        result: Tensor = self.bn3(self.conv3(maps))
+        return result
+
+
+class ResNet(nn.Module):
+    """A stem, four layers of residual blocks and the average over the map."""
+
+    def __init__(
+        self, block: type[Residual], depths: tuple[int, ...], channels: int, stem: Stem, norm: Norm
+    ) -> None:
+        super().__init__()
+        imagenet = stem == "imagenet"
+        self.conv1 = conv(channels, WIDTHS[0], 7, 2) if imagenet else conv(channels, WIDTHS[0], 3)
+        self.bn1 = normalisation(norm, WIDTHS[0])
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if imagenet else nn.Identity()
+        inputs = WIDTHS[0]
+        for number, (width, depth) in enumerate(zip(WIDTHS, depths, strict=True), start=1):
+            strides = [1 if number == 1 else 2] + [1] * (depth - 1)
+            outputs = width * block.expansion
+            sizes = [inputs] + [outputs] * (depth - 1)
+            blocks = [block(size, width, stride, norm) for size, stride in zip(sizes, strides, strict=True)]
+            self.add_module(f"layer{number}", nn.Sequential(*blocks))
+            inputs = outputs
+        self.features = inputs
+
+    def forward(self, images: Maps) -> Float[Tensor, "n d"]:
+        maps = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        for number in range(1, len(WIDTHS) + 1):
+            maps = self.get_submodule(f"layer{number}")(maps)
+        features: Tensor = maps.mean(dim=(2, 3))
+        return features
+
+
+def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    """A convolution that keeps the size of its map but for the stride."""
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+
+
+@dataclass(frozen=True)
+class ResNetOptions:
+    """Options that every depth shares; works for any number of channels and any image size."""
+
+    block: ClassVar[type[Residual]]
+    depths: ClassVar[tuple[int, ...]]
+    stem: Stem = "imagenet"  # "cifar": 3x3, stride 1, no max-pool, for images of about 32 px
+    norm: Norm = "batch"
+    weights: Path | None = None  # a safetensors file with torchvision's names; None: from scratch
+
+    def build(self, channels: int, size: int) -> nn.Module:
+        """The encoder for images of this many channels."""
+        encoder = ResNet(self.block, self.depths, channels, self.stem, self.norm)
+        if self.weights is not None:
+            load_encoder(encoder, self.weights)
+        return encoder
+
+
+@dataclass(frozen=True)
+class ResNet18(ResNetOptions):
+    """ResNet-18: 11.2 million parameters, 512 features."""
+
+    block = Basic
+    depths = (2, 2, 2, 2)
+
+
+@dataclass(frozen=True)
+class ResNet34(ResNetOptions):
+    """ResNet-34: 21.3 million parameters, 512 features."""
+
+    block = Basic
+    depths = (3, 4, 6, 3)
+
+
+@dataclass(frozen=True)
+class ResNet50(ResNetOptions):
+    """ResNet-50: 23.5 million parameters, 2048 features."""
+
+    block = Bottleneck
+    depths = (3, 4, 6, 3)

@@ -1,0 +1,53 @@
+"""The clusters of new images, by the network of a finished run."""
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+
+from fedmcc import config
+from fedmcc.assembly import build_network
+from fedmcc.assignments import Assignment, assignments_csv
+from fedmcc.checkpoints import load_metadata, load_network
+from fedmcc.data.base import ImageSet
+from fedmcc.data.folder import Folder
+from fedmcc.data.tree import Listing, decoded
+from fedmcc.errors import InputError
+from fedmcc.evaluation.features import extract
+from fedmcc.runs import Run
+
+
+class Predicted(NamedTuple):
+    """A line per image, and a sentence on the files that are none."""
+
+    csv: str
+    complaint: str | None
+
+
+def predict(run: Run, path: Path) -> Predicted:
+    """Decode the images as the run saw its own, and assign them."""
+    settings = config.load(run.config_file)
+    channels = _channels(run)
+    images = _read(path, settings.views.size, channels)
+    torch.set_num_threads(settings.general.threads or 1)
+    net = build_network(settings, channels)
+    load_network(net, run.model_file)
+    extracted = extract(net.online, images.images, settings.views.plain, settings.evaluation.batch_size)
+    if extracted.assignments is None:
+        raise InputError(f"{run.path} has no cluster head: its method learns features alone.")
+    return Predicted(assignments_csv(images, Assignment.of_soft(extracted.assignments)), images.complaint())
+
+
+def _channels(run: Run) -> Literal[1, 3]:
+    found = load_metadata(run.model_file).get("channels")
+    if found not in ("1", "3"):
+        raise InputError(f"{run.model_file} does not say how many channels its images have: use a run's own.")
+    return 1 if found == "1" else 3
+
+
+def _read(path: Path, size: int | None, channels: Literal[1, 3]) -> ImageSet:
+    if size is None:
+        raise InputError("The run's configuration has no views.size: use the config.toml that the run wrote.")
+    if path.is_file():
+        return decoded(Listing(path.parent, (path.name,)), size, channels)
+    return Folder(root=path, size=size, channels=channels, labels=False).load()

@@ -1,0 +1,45 @@
+"""What is registered, as `fedmcc list` shows it: names, what they are, their options and defaults."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+from fedmcc.data import DATASETS
+from fedmcc.methods import METHODS
+from fedmcc.networks import ENCODERS
+from fedmcc.views import PRESETS, Views
+
+KINDS: dict[str, Mapping[str, Any]] = {
+    "methods": METHODS,
+    "datasets": DATASETS,
+    "encoders": ENCODERS,
+}
+
+
+def entries(kind: str) -> list[tuple[str, str, str]]:
+    """Name, first sentence and options of each entry of a registry."""
+    if kind == "views":
+        return [(name, "a preset", _differences(views)) for name, views in PRESETS.items()]
+    return [(name, _sentence(entry), _options(entry)) for name, entry in KINDS[kind].items()]
+
+
+def _sentence(entry: Any) -> str:
+    return (entry.__doc__ or "").strip().splitlines()[0]
+
+
+def _options(entry: Any) -> str:
+    return " ".join(f"{field.name}={_shown(field.default)}" for field in fields(entry))
+
+
+def _differences(views: Views) -> str:
+    names = [field.name for field in fields(Views)]
+    changed = [name for name in names if getattr(views, name) != getattr(Views(), name)]
+    return " ".join(f"{name}={_shown(getattr(views, name))}" for name in changed)
+
+
+def _shown(value: object) -> str:
+    if value is MISSING:
+        return "…"
+    if isinstance(value, tuple):
+        return "[" + ",".join(map(_shown, value)) + "]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,136 @@
+"""The run directory: public, versioned, described in docs/run-directory.md. No torch is needed to read it."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedmcc.errors import InputError
+from fedmcc.files import make_folder, write_atomically
+
+FORMAT = 1  # raised when an older fedmcc could no longer read the directory
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run on disk."""
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        """The complete configuration: running it repeats the run."""
+        return self.path / "config.toml"
+
+    @property
+    def metrics_file(self) -> Path:
+        """A JSON object per line and round."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def model_file(self) -> Path:
+        """The final global network; it exists when training has ended."""
+        return self.path / "checkpoints" / "final.safetensors"
+
+    @property
+    def scores_file(self) -> Path:
+        """The final scores; it is written last, so it exists when the run is complete."""
+        return self.path / "scores.json"
+
+    @property
+    def assignments_file(self) -> Path:
+        """The cluster of every image."""
+        return self.path / "assignments.csv"
+
+    @property
+    def resume_folder(self) -> Path:
+        """What is needed to go on."""
+        return self.path / "resume"
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.scores_file.exists()
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Append a line to the metrics and see it on disk."""
+        with self.metrics_file.open("a") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rows(self) -> list[Row]:
+        """The metrics; a last line cut short by a crash is left out."""
+        lines = self.metrics_file.read_text().splitlines() if self.metrics_file.exists() else []
+        rows: list[Row] = []
+        for number, line in enumerate(lines, 1):
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                if number < len(lines):
+                    raise InputError(
+                        f"Line {number} of {self.metrics_file} is damaged: restore the file from a copy."
+                    ) from None
+        return rows
+
+    def rewind(self, count: int) -> None:
+        """Keep the first `count` rows: later ones belong to rounds that will be run again."""
+        kept = self.rows()[:count]
+        write_atomically(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """A small JSON file of the run."""
+        write_atomically(self.path / name, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+    def read_json(self, name: str) -> Row:
+        """A small JSON file of the run, or nothing when it is not there yet."""
+        path = self.path / name
+        if not path.exists():
+            return {}
+        try:
+            content = json.loads(path.read_text())
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            content = None
+        if not isinstance(content, dict):
+            raise InputError(f"{path} is damaged: restore it from a copy or start the run again.")
+        return content
+
+
+def create_run(path: Path, config: str, environment: Mapping[str, Any]) -> Run:
+    """Begin a run in a folder that is new or empty."""
+    if path.is_dir() and any(path.iterdir()):
+        hint = (
+            f"`fedmcc resume {path}` goes on with it" if (path / "config.toml").exists() else "it is in use"
+        )
+        raise InputError(f"{path} is not empty: {hint}; choose another folder with --out.")
+    make_folder(path, "the run")
+    run = Run(path)
+    run.model_file.parent.mkdir()
+    run.resume_folder.mkdir()
+    run.write_json("environment.json", {"format": FORMAT, **environment})
+    write_atomically(run.config_file, config)  # last: from here on it is a run
+    return run
+
+
+def open_run(path: Path) -> Run:
+    """A run that exists, refused in a sentence when it is none or too new."""
+    run = Run(path)
+    if not path.is_dir() or not run.config_file.exists():
+        raise InputError(f"{path} is not a run directory: it has no config.toml. `fedmcc run` makes one.")
+    version = run.read_json("environment.json").get("format", FORMAT)
+    if not isinstance(version, int) or version > FORMAT:
+        raise InputError(
+            f"{path} has run format {version} and this fedmcc reads up to {FORMAT}: update fedmcc to open it."
+        )
+    return run
+
+
+def next_free(parent: Path, name: str) -> Path:
+    """`parent/name-001`, or the first number above it that is not taken."""
+    taken: Iterable[str] = {path.name for path in parent.iterdir()} if parent.is_dir() else ()
+    number = next(n for n in range(1, 1_000_000) if f"{name}-{n:03}" not in taken)
+    return parent / f"{name}-{number:03}"

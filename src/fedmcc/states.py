@@ -1,0 +1,64 @@
+"""Arithmetic on states: flat dictionaries of tensors, as `state_dict` and safetensors speak them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+State = dict[str, Tensor]
+
+
+def select(state: Mapping[str, Tensor], parts: Iterable[str]) -> State:
+    """What belongs to the named submodules: "online.encoder" takes "online.encoder.conv1.weight"."""
+    parts = tuple(parts)
+    return {name: value for name, value in state.items() if _belongs(name, parts)}
+
+
+def prefixed(prefix: str, state: Mapping[str, Tensor]) -> State:
+    """The state one level down, under `prefix`."""
+    return {f"{prefix}.{name}": value for name, value in state.items()}
+
+
+def below(prefix: str, state: Mapping[str, Tensor]) -> State:
+    """The part under `prefix`, one level up: undoes `prefixed`."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
+
+
+def detached(state: Mapping[str, Tensor]) -> State:
+    """A copy on the CPU that further training leaves alone."""
+    return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
+
+
+def adopt(net: nn.Module, incoming: Mapping[str, Tensor]) -> None:
+    """Overwrite the named tensors of a network and leave the others; an unexpected name is an error."""
+    result = net.load_state_dict(dict(incoming), strict=False)
+    if result.unexpected_keys:
+        raise KeyError(f"The network has no tensor named {result.unexpected_keys[0]!r}.")
+
+
+def weighted_average(states: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> State:
+    """Sum of w_k state_k / sum of w_k, in float64; integer counters take their maximum (D11).
+
+    The result depends on the order of the states in its last bits: callers sort them by client.
+    """
+    total = float(sum(weights))
+    return {name: _average([state[name] for state in states], weights, total) for name in states[0]}
+
+
+def bytes_of(state: Mapping[str, Tensor]) -> int:
+    """Bytes of the tensors' numbers, without any packing."""
+    return sum(value.numel() * value.element_size() for value in state.values())
+
+
+def _average(values: Sequence[Tensor], weights: Sequence[float], total: float) -> Tensor:
+    if not values[0].is_floating_point():
+        return torch.stack(list(values)).amax(dim=0)
+    sum_ = torch.zeros_like(values[0], dtype=torch.float64)
+    for value, weight in zip(values, weights, strict=True):
+        sum_.add_(value, alpha=weight / total)
+    return sum_.to(values[0].dtype)
+
+
+def _belongs(name: str, parts: tuple[str, ...]) -> bool:
+    return any(name == part or name.startswith(f"{part}.") for part in parts)

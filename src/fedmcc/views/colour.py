@@ -1,0 +1,42 @@
+"""Brightness, contrast, saturation, hue and greyscale as one affine map of the colours per sample."""
+
+from math import tau
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedmcc.views.parameters import Parameters
+
+Pixels = Float[Tensor, "n c h w"]
+
+_LUMA = torch.tensor([0.299, 0.587, 0.114])  # Y of YIQ
+_YIQ = torch.tensor([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
+_QUARTER = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]])  # turn of the I-Q plane
+
+_GREY = _LUMA.expand(3, 3)  # every colour to its grey
+_CHROMA = torch.eye(3) - _GREY  # what is left of it
+_TURNED = torch.linalg.solve(_YIQ, _QUARTER @ _YIQ)  # the chroma after a quarter turn
+_BASIS = torch.stack([_GREY, _CHROMA, _TURNED]).view(3, 9)
+
+
+def colour_map(parameters: Parameters, channels: int) -> tuple[Float[Tensor, "n c c"], Float[Tensor, "n c"]]:
+    """The matrix for each sample's colours, and what its mean colour adds to every pixel.
+
+    Brightness comes first, then contrast about the mean grey, then saturation and hue; nothing is
+    cut in between, which makes the four one matrix and one offset.
+    """
+    gain = parameters.brightness * parameters.contrast
+    lift = (parameters.brightness - gain)[:, None]
+    if channels == 1:
+        return gain[:, None, None], lift
+    chroma, turn = gain * parameters.saturation, tau * parameters.hue
+    weights = torch.stack([gain, chroma * turn.cos(), chroma * turn.sin()], dim=1)
+    return (weights @ _BASIS).view(len(gain), 3, 3), lift * _LUMA
+
+
+def recolour(pixels: Pixels, matrix: Float[Tensor, "n c c"], lift: Float[Tensor, "n c"], out: Pixels) -> None:
+    """Write into `out` the pixels with their colours mapped, cut to [0, 1]."""
+    flat = pixels.flatten(2)
+    offset = lift[:, None] @ flat.mean(dim=2, keepdim=True)
+    torch.baddbmm(offset, matrix, flat, out=out.view_as(flat)).clamp_(0, 1)

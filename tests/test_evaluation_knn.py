@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+
+from fedmcc.errors import InputError
+from fedmcc.evaluation.knn import WeightedKNN
+
+
+def cosine(first: np.ndarray, second: np.ndarray) -> float:
+    return float(first @ second / np.sqrt((first @ first) * (second @ second)))
+
+
+def naive_winner(row: np.ndarray, others: np.ndarray, labels: np.ndarray, knn: WeightedKNN) -> int:
+    """The class with most votes, one neighbour at a time."""
+    similarities = [cosine(row, other) for other in others.astype(np.float64)]
+    votes: dict[int, float] = {}
+    for index in sorted(range(len(others)), key=lambda i: -similarities[i])[: knn.neighbours]:
+        label = int(labels[index])
+        votes[label] = votes.get(label, 0) + np.exp(similarities[index] / knn.temperature)
+    return max(votes, key=lambda label: votes[label])
+
+
+def noisy(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Overlapping classes numbered 4, 9 and 14."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 3, count)
+    return (np.eye(3, 5)[labels] + random.normal(size=(count, 5))).astype(np.float32), 5 * labels + 4
+
+
+@pytest.mark.parametrize("knn", [WeightedKNN(), WeightedKNN(1), WeightedKNN(15, 0.1), WeightedKNN(15, 1.0)])
+def test_accuracy_equals_a_vote_counted_one_by_one(knn: WeightedKNN) -> None:
+    (train, train_labels), (test, test_labels) = noisy(90, 0), noisy(70, 1)
+    winners = [naive_winner(row, train, train_labels, knn) for row in test.astype(np.float64)]
+    assert knn.accuracy(train, train_labels, test, test_labels) == pytest.approx(
+        np.mean(winners == test_labels)
+    )
+
+
+@pytest.mark.parametrize("knn", [WeightedKNN(), WeightedKNN(7, 0.2)])
+@pytest.mark.parametrize("block", [1000, 13])
+def test_leave_one_out_asks_all_other_images(
+    knn: WeightedKNN, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmcc.evaluation.knn.BLOCK", block)
+    rows, labels = noisy(60, 2)
+    others = [np.delete(np.arange(60), index) for index in range(60)]
+    winners = [
+        naive_winner(rows[i].astype(np.float64), rows[o], labels[o], knn) for i, o in enumerate(others)
+    ]
+    assert knn.leave_one_out(rows, labels) == pytest.approx(np.mean(winners == labels))
+
+
+def test_defaults_are_two_hundred_neighbours_and_a_tenth() -> None:
+    assert WeightedKNN() == WeightedKNN(neighbours=200, temperature=0.1)
+
+
+def test_separated_classes_are_all_found() -> None:
+    labels = np.arange(30) % 3
+    rows = np.eye(3, dtype=np.float32)[labels]
+    assert WeightedKNN(5).accuracy(rows, labels, rows[:9], labels[:9]) == 1
+    assert WeightedKNN(5).leave_one_out(rows, labels) == 1
+
+
+def test_an_image_does_not_vote_for_itself() -> None:
+    assert WeightedKNN().leave_one_out(np.eye(2, dtype=np.float32), np.array([0, 1])) == 0
+
+
+def test_images_without_label_neither_vote_nor_count() -> None:
+    rows, labels = noisy(50, 3)
+    hidden = np.where(np.arange(50) < 20, -1, labels)
+    assert WeightedKNN().leave_one_out(rows, hidden) == WeightedKNN().leave_one_out(rows[20:], labels[20:])
+
+
+def test_a_class_that_is_not_in_the_train_set_is_never_found() -> None:
+    rows = np.ones((4, 2), dtype=np.float32)
+    assert WeightedKNN().accuracy(rows, np.zeros(4, dtype=np.int64), rows, np.array([0, 0, 0, 8])) == 0.75
+
+
+def test_a_low_temperature_stays_finite() -> None:
+    rows, labels = noisy(40, 4)
+    nearest = WeightedKNN(1).leave_one_out(rows, labels)
+    assert WeightedKNN(temperature=1e-6).leave_one_out(rows, labels) == nearest
+
+
+def test_too_few_labels_are_said() -> None:
+    with pytest.raises(InputError, match="kNN needs 2 or more images with a label; there are 1"):
+        WeightedKNN().leave_one_out(np.eye(2, dtype=np.float32), np.array([0, -1]))

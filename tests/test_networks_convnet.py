@@ -1,0 +1,78 @@
+import pytest
+import torch
+from torch import nn
+
+from fedmcc.errors import InputError
+from fedmcc.networks.convnet import ConvNetOptions
+from fedmcc.networks.initialise import initialise
+
+
+def convnet(size: int, channels: int = 1, **options: object) -> nn.Module:
+    encoder = ConvNetOptions(**options).build(channels, size)
+    initialise(encoder, torch.Generator().manual_seed(0))
+    return encoder
+
+
+def convolutions(encoder: nn.Module) -> list[tuple[int, int]]:
+    """Output channels and kernel size of each convolution."""
+    return [(m.out_channels, m.kernel_size[0]) for m in encoder.modules() if isinstance(m, nn.Conv2d)]
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (8, [(16, 3), (128, 4)]),
+        (16, [(16, 3), (32, 3), (128, 4)]),
+        (20, [(16, 3), (32, 3), (64, 3), (128, 2)]),
+        (28, [(16, 3), (32, 3), (64, 3), (128, 3)]),
+        (32, [(16, 3), (32, 3), (64, 3), (128, 4)]),
+        (224, [(16, 3), (32, 3), (64, 3), (128, 3), (128, 3), (128, 3), (128, 3)]),
+    ],
+)
+def test_stages_follow_the_image_size(size: int, expected: list[tuple[int, int]]) -> None:
+    assert convolutions(convnet(size)) == expected
+
+
+@pytest.mark.parametrize("size", [8, 9, 13, 28, 32, 45, 64])
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_features_are_as_many_as_announced(size: int, norm: str) -> None:
+    encoder = convnet(size, channels=3, width=4, norm=norm)
+    assert encoder(torch.rand(2, 3, size, size)).shape == (2, 32)
+    assert encoder.features == 32
+
+
+@pytest.mark.parametrize("size", [8, 15, 16, 28, 31, 32, 47])
+@pytest.mark.parametrize("corner", [(0, 0), (0, -1), (-1, 0), (-1, -1)])
+def test_last_features_see_every_corner(size: int, corner: tuple[int, int]) -> None:
+    encoder = convnet(size).eval()
+    images = torch.rand(8, 1, size, size, generator=torch.Generator().manual_seed(1))
+    changed = images.clone()
+    changed[:, :, corner[0], corner[1]] += 10
+    assert not torch.allclose(encoder(images), encoder(changed), atol=1e-4)
+
+
+def test_group_norm_treats_each_image_by_itself() -> None:
+    encoder = convnet(28, norm="group").train()
+    images = torch.rand(4, 1, 28, 28)
+    torch.testing.assert_close(encoder(images)[:1], encoder(images[:1]), rtol=1e-4, atol=1e-5)
+
+
+def test_group_norm_leaves_differences_in_the_last_map_of_one_pixel() -> None:
+    features = convnet(16, norm="group")(torch.rand(2, 1, 16, 16))
+    assert features.std(dim=1).min() > 0.1
+
+
+def test_gradient_reaches_every_parameter() -> None:
+    encoder = convnet(28)
+    encoder(torch.rand(8, 1, 28, 28)).square().sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in encoder.parameters())
+
+
+def test_size_too_small_is_said_with_the_smallest() -> None:
+    with pytest.raises(InputError, match=r"Images of 7 px .* views\.size to 8"):
+        ConvNetOptions().build(1, 7)
+
+
+def test_width_of_zero_is_rejected() -> None:
+    with pytest.raises(InputError, match=r"encoder\.width is 0"):
+        ConvNetOptions(width=0).build(1, 28)
