@@ -81,7 +81,8 @@ def build_network(config: Config, channels: int) -> Network:
         assert isinstance(features, int)
         net = config.method.build(encoder, features, general.clusters)
     initialise(net, generator(general.seed, "weights"))
-    return net.to(find_device(general.device))
+    # Channels last: pooling and convolutions of few channels run several times faster on CPUs.
+    return net.to(find_device(general.device), memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def find_device(name: str) -> torch.device:
@@ -91,8 +92,8 @@ def find_device(name: str) -> torch.device:
         return found or torch.device("cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError):
         raise InputError(f"There is no device '{name}' here: set device to auto or cpu.") from None
     return device
 
@@ -107,6 +108,12 @@ def _classes(images: ImageSet) -> int:
 
 def _check(config: Config, images: ImageSet) -> None:
     clusters, batch_size = config.general.clusters or 0, config.training.batch_size
+    for stage in config.method.stages():
+        if stage.rounds < 1 or stage.epochs < 1:
+            raise InputError(
+                f"The stage {stage.name} has {stage.rounds} rounds of {stage.epochs} epochs: "
+                "set method.rounds and method.epochs to 1 or more."
+            )
     if clusters > len(images):
         raise InputError(f"{clusters} clusters of {len(images)} images: lower clusters or give more images.")
     if batch_size > len(images):

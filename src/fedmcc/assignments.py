@@ -35,7 +35,8 @@ def assignments_csv(images: ImageSet, assignment: Assignment) -> str:
 
 
 def _name(images: ImageSet, row: int) -> str:
-    return str(row) if images.names is None else images.names[row]
+    name = str(row) if images.names is None else images.names[row]
+    return name.encode(errors="backslashreplace").decode()  # file names may hold bytes that are no text
 
 
 def _label(images: ImageSet, row: int) -> str:

@@ -20,7 +20,19 @@ from fedmcc.states import State, adopt
 def save_state(path: Path, state: State, metadata: Mapping[str, str] | None = None) -> None:
     """A state as a safetensors file."""
     contiguous = {name: value.contiguous() for name, value in state.items()}
-    write_atomically(path, safetensors.torch.save(contiguous, dict(metadata or {})))
+    # An empty dictionary of metadata beside no tensors would make a file that cannot be read.
+    content = safetensors.torch.save(contiguous, dict(metadata) if metadata else None)
+    write_atomically(path, _sorted(content))
+
+
+def _sorted(content: bytes) -> bytes:
+    """The same file with its metadata in order, which safetensors leaves to chance."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    if "__metadata__" in header:
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    return content[:8] + text.ljust(end - 8) + content[end:]
 
 
 def load_state(path: Path) -> State:
@@ -119,7 +131,7 @@ def load_progress(run: Run) -> Saved | None:
         )
         clients = {int(client): load_state(folder / name) for client, name in listing["clients"].items()}
         return Saved(progress, clients, listing["rows"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise InputError(f"{folder / 'progress.json'} is damaged: restore it from a copy.") from None
 
 

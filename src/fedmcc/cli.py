@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from fedmcc.runs import Run
 
 app = typer.Typer(
-    help="Cluster images that cannot leave their owners.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -24,15 +22,6 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Change an option, such as method.momentum=0.996.")
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")]
-
-
-class Registry(StrEnum):
-    """What can be listed."""
-
-    methods = "methods"
-    datasets = "datasets"
-    views = "views"
-    encoders = "encoders"
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -48,6 +37,10 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             _stop(str(error), 2)
         except ArithmeticError as error:  # DivergedError
             _stop(str(error), 1)
+        except BrokenPipeError:
+            raise  # `fedmcc predict ... | head`: click ends quietly
+        except OSError as error:
+            _stop(f"The system refused: {error}.", 1)
         except KeyboardInterrupt:
             _stop("Interrupted.", 130)
 
@@ -58,6 +51,24 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 def main() -> None:
     """The program."""
     app()
+
+
+def _show_version(wanted: bool) -> bool:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"fedmcc {version('fedmcc')}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and exit.")
+    ] = False,
+) -> None:
+    """Cluster images that cannot leave their owners."""
 
 
 @command
@@ -74,7 +85,7 @@ def run(
         loaded = config.parse(config.apply_settings(table, settings or []))
     else:
         loaded = config.load(recipe, settings or [])
-    _begin(loaded, out, recipe.stem)
+    _begin(loaded, out, recipe.resolve().stem)
 
 
 @command
@@ -138,10 +149,13 @@ def views(
 
 
 @command
-def list(kind: Annotated[Registry, typer.Argument(metavar="methods|datasets|views|encoders")]) -> None:
+def list(kind: Annotated[str, typer.Argument(metavar="methods|datasets|views|encoders")]) -> None:
     """Show what there is, with its options and their defaults."""
     from fedmcc import registries, screen
+    from fedmcc.errors import unknown
 
+    if kind not in (*registries.KINDS, "views"):
+        raise unknown("list", kind, (*registries.KINDS, "views"))
     screen.show_registry(kind, registries.entries(kind))
 
 
@@ -170,6 +184,8 @@ def _begin(loaded: "Config", out: Path | None, name: str) -> None:
 
 
 def _train(prepared: "Experiment", run: "Run") -> None:
+    from shlex import quote
+
     from fedmcc import experiment, meters, screen
 
     method, clusters = _method(prepared.config), prepared.config.general.clusters
@@ -177,7 +193,7 @@ def _train(prepared: "Experiment", run: "Run") -> None:
     try:
         scores = meters.watch(experiment.steps(prepared, run), experiment.plan(prepared, run))
     except KeyboardInterrupt:
-        _stop(f"Interrupted; go on with: fedmcc resume {run.path}", 130)
+        _stop(f"Interrupted; go on with: fedmcc resume {quote(str(run.path))}", 130)
     screen.show_scores(scores, method)
     screen.say(f"The run is in {run.path}.")
 

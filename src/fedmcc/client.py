@@ -96,5 +96,5 @@ def _restore(optimizer: torch.optim.Optimizer, moments: State) -> None:
     gathered: dict[int, State] = {}
     for name, value in moments.items():
         index, key = name.split(".", 1)
-        gathered.setdefault(int(index), {})[key] = value
+        gathered.setdefault(int(index), {})[key] = value.clone()  # steps write into it
     optimizer.load_state_dict({**optimizer.state_dict(), "state": gathered})

@@ -6,6 +6,7 @@ A key that nobody owns is an error with a suggestion.
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from datetime import date, time
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -148,7 +149,7 @@ def _choose(section: str, table: Mapping[str, Any]) -> object:
     known, default = CHOICES[section]
     options = dict(table.get(section, {}))
     name = options.pop("name", default)
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         kind = {"data": "data set"}.get(section, section)
         raise unknown(kind, str(name), known)
     return _build(section, known[name], options)
@@ -158,7 +159,7 @@ def _views(table: Mapping[str, Any], data: Source) -> Views:
     options = dict(table)
     name = options.pop("preset", "auto")
     name = data.views if name == "auto" else name
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise unknown("preset of views", str(name), [*PRESETS, "auto"])
     return _build("views", Views, asdict(PRESETS[name]) | options)
 
@@ -173,7 +174,8 @@ def _build(section: str, kind: type[Options], table: Mapping[str, Any]) -> Optio
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join([section, *(str(part) for part in first["loc"])]).strip(".")
-        raise InputError(f"{key} is {first['input']!r}: {first['msg'].lower()}.") from None
+        reason = first["msg"][:1].lower() + first["msg"][1:]
+        raise InputError(f"{key} is {first['input']!r}: {reason}.") from None
     # From another working directory, `resume` must find the same files.
     paths = {
         key: value.expanduser().resolve() for key, value in vars(built).items() if isinstance(value, Path)
@@ -183,6 +185,7 @@ def _build(section: str, kind: type[Options], table: Mapping[str, Any]) -> Optio
 
 def _value(text: str) -> object:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    return text if isinstance(value, date | time) else value  # no option is a day, but a folder's name may be

@@ -1,7 +1,7 @@
 """DeepClustering: the whole of fedmcc behind scikit-learn's fit, predict and transform."""
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
@@ -11,6 +11,7 @@ from fedmcc.assembly import Experiment, assemble
 from fedmcc.config import Config, Table, parse, put
 from fedmcc.data.arrays import as_images
 from fedmcc.data.base import ImageSet
+from fedmcc.errors import InputError
 from fedmcc.evaluation.features import Extracted, extract
 from fedmcc.federation import Progress, Round, rounds
 from fedmcc.states import adopt, detached
@@ -51,7 +52,7 @@ class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
         self.random_state = random_state
         self.settings = settings
 
-    def fit(self, X: Any, y: None = None) -> Self:  # noqa: N803
+    def fit(self, X: Any, y: None = None) -> "DeepClustering":  # noqa: N803
         """Learn from images: (n, h, w), (n, h, w, c) or (n, c, h, w), bytes or floats in 0..1."""
         images = ImageSet(as_images(np.asarray(X), "X"))
         experiment = assemble(self._config(), images)
@@ -75,6 +76,9 @@ class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
         check_is_fitted(self, "history_")
         experiment = self._experiment
         images = as_images(np.asarray(X), "X")
+        fitted = experiment.images.images.shape[1]
+        if images.shape[1] != fitted:
+            raise InputError(f"X has {images.shape[1]} channels and the fitted images {fitted}: convert it.")
         return extract(experiment.net.online, images, experiment.config.views.plain)
 
     def _config(self) -> Config:

@@ -14,11 +14,12 @@ from fedmcc.assembly import Experiment, prepare
 from fedmcc.assignments import assignments_csv
 from fedmcc.checkpoints import Saved, load_progress, save_progress, save_state
 from fedmcc.config import Config, dump, name_of
+from fedmcc.errors import InputError
 from fedmcc.federation import Progress, Round, rounds
 from fedmcc.files import write_atomically
 from fedmcc.methods.base import Stage
 from fedmcc.runs import Row, Run, create_run
-from fedmcc.states import adopt, detached, select
+from fedmcc.states import adopt, below, detached, select
 from fedmcc.training import Step
 
 
@@ -88,16 +89,30 @@ def plan(experiment: Experiment, run: Run) -> Plan:
     per_epoch = sum(client.images_per_epoch for client in experiment.engine.clients.values())
     seen = {stage.name: per_epoch * stage.epochs for stage in experiment.stages}
     total = sum(seen[stage.name] * stage.rounds for stage in experiment.stages)
-    return Plan(total, sum(seen.get(row["stage"], 0) for row in run.rows()))
+    committed = run.rows()[: run.read_json("resume/progress.json").get("rows", 0)]
+    return Plan(total, sum(seen.get(row["stage"], 0) for row in committed))
 
 
 def _pick_up(experiment: Experiment, run: Run) -> Progress:
     saved = load_progress(run)
     if saved is None:
         saved = Saved(Progress(detached(experiment.net.state_dict())), {}, rows=0)
+    _refuse_another_network(experiment, run, saved)
     experiment.engine.states.update(saved.clients)
+    run.sweep()
     run.rewind(saved.rows)
     return saved.progress
+
+
+def _refuse_another_network(experiment: Experiment, run: Run, saved: Saved) -> None:
+    own = {name: value.shape for name, value in experiment.net.state_dict().items()}
+    kept = [saved.progress.model, *(below("net", state) for state in saved.clients.values())]
+    same = all({name: value.shape for name, value in state.items()} == own for state in kept)
+    if not same or saved.progress.stage not in ("", *(stage.name for stage in experiment.stages)):
+        raise InputError(
+            f"{run.resume_folder} is of another architecture than {run.config_file.name} says: "
+            "put back the configuration that the run began with."
+        )
 
 
 def _remaining(stages: tuple[Stage, ...], progress: Progress) -> tuple[Stage, ...]:

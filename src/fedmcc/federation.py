@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Stage
@@ -34,6 +34,7 @@ class Round:
     seconds: float
 
 
+@runtime_checkable
 class Engine(Protocol):
     """A map over clients: tasks in, updates out, in any order; steps between them where they can be seen."""
 

@@ -4,6 +4,7 @@ Numbers in half precision are summed in single, so that a loss is as exact under
 """
 
 import math
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Scalar = Float[Tensor, ""]
+Anchor = Literal["paper", "online"]
 
 
 def contrast(
@@ -42,6 +44,27 @@ def nt_xent(
     """The loss as CC and SimCLR publish it: all 2n rows are anchors, the positive in, itself out (D1)."""
     a = contrast(u, v, temperature, positive_in_denominator)
     return 0.5 * (a + contrast(v, u, temperature, positive_in_denominator))
+
+
+class Quartet(NamedTuple):
+    """One representation of two views by two networks; no gradient reaches the target's."""
+
+    a: Float[Tensor, "n d"]
+    b: Float[Tensor, "n d"]
+    a_target: Float[Tensor, "n d"]
+    b_target: Float[Tensor, "n d"]
+
+
+def momentum_contrast(
+    u: Quartet, temperature: float, anchor: Anchor = "paper", positive_in_denominator: bool = False
+) -> Scalar:
+    """½ (L(a online, b target) + L(a target, b online)): L_I on rows of z, L_C on columns of c.
+
+    As printed, the second term is anchored on the target; "online" anchors it on b (D6).
+    """
+    first = contrast(u.a, u.b_target, temperature, positive_in_denominator)
+    second = (u.a_target, u.b) if anchor == "paper" else (u.b, u.a_target)
+    return 0.5 * (first + contrast(*second, temperature, positive_in_denominator))
 
 
 def cluster_balance(c: Float[Tensor, "n k"]) -> Scalar:

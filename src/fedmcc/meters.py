@@ -4,16 +4,20 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from fedmcc.experiment import Finished, Plan, Scored
 from fedmcc.runs import Row
 from fedmcc.screen import err, say
 from fedmcc.training import Step
 
+WORDS = 76  # columns that stage, round, loss, scores, speed and time left may take beside the bar
 
+
+@runtime_checkable
 class Meter(Protocol):
     """Shows how far a run is."""
 
@@ -44,11 +48,10 @@ def _meter(plan: Plan) -> Iterator[Meter]:
         return
     columns = (
         TextColumn("{task.fields[stage]} {task.fields[round]}"),
-        BarColumn(),
-        TextColumn("{task.fields[facts]}"),
+        BarColumn(max(4, min(40, err.width - WORDS)), table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[facts]}", table_column=Column()),  # goes on below in a narrow terminal
         TextColumn("{task.fields[speed]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=err) as progress:
         yield Bar(progress, plan)
@@ -116,13 +119,14 @@ class Pace:
 
 def _facts(row: Row) -> str:
     facts = [f"loss {row['loss']:.3f}"]
-    facts += [f"{key} {row[key]:.3f}" for key in ("acc", "nmi", "kmeans_acc") if key in row]
-    if "acc" not in row and "confidence" in row:
-        facts.append(f"confidence {row['confidence']:.3f}")
-    return "  ".join(facts)
+    scores = {"acc": "acc", "nmi": "nmi", "kmeans_acc": "kmeans"}
+    if "acc" not in row:
+        scores["confidence"] = "confidence"
+    facts += [f"{name} {row[key]:.3f}".replace(" 0.", " .") for key, name in scores.items() if key in row]
+    return " ".join(facts)
 
 
 def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
+    minutes, seconds = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

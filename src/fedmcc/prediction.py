@@ -11,7 +11,7 @@ from fedmcc.assignments import Assignment, assignments_csv
 from fedmcc.checkpoints import load_metadata, load_network
 from fedmcc.data.base import ImageSet
 from fedmcc.data.folder import Folder
-from fedmcc.data.tree import Listing, decoded
+from fedmcc.data.tree import ImageFiles, Listing, decoded
 from fedmcc.errors import InputError
 from fedmcc.evaluation.features import extract
 from fedmcc.runs import Run
@@ -28,7 +28,8 @@ def predict(run: Run, path: Path) -> Predicted:
     """Decode the images as the run saw its own, and assign them."""
     settings = config.load(run.config_file)
     channels = _channels(run)
-    images = _read(path, settings.views.size, channels)
+    seen = settings.data.size if isinstance(settings.data, ImageFiles) else settings.views.size
+    images = _read(path, seen, channels)
     torch.set_num_threads(settings.general.threads or 1)
     net = build_network(settings, channels)
     load_network(net, run.model_file)
@@ -50,4 +51,8 @@ def _read(path: Path, size: int | None, channels: Literal[1, 3]) -> ImageSet:
         raise InputError("The run's configuration has no views.size: use the config.toml that the run wrote.")
     if path.is_file():
         return decoded(Listing(path.parent, (path.name,)), size, channels)
+    if not path.is_dir():
+        raise InputError(
+            f"There is no image and no folder at {path}: give one of your images or their folder."
+        )
     return Folder(root=path, size=size, channels=channels, labels=False).load()

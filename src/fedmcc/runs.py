@@ -12,6 +12,8 @@ from fedmcc.files import make_folder, write_atomically
 
 FORMAT = 1  # raised when an older fedmcc could no longer read the directory
 
+WRITTEN = ("metrics.jsonl.", "scores.json.", "assignments.csv.", "final.safetensors.")  # by and by
+
 Row = dict[str, Any]
 
 
@@ -65,7 +67,8 @@ class Run:
 
     def rows(self) -> list[Row]:
         """The metrics; a last line cut short by a crash is left out."""
-        lines = self.metrics_file.read_text().splitlines() if self.metrics_file.exists() else []
+        text = self.metrics_file.read_text(errors="replace") if self.metrics_file.exists() else ""
+        lines = text.splitlines()
         rows: list[Row] = []
         for number, line in enumerate(lines, 1):
             try:
@@ -81,6 +84,13 @@ class Run:
         """Keep the first `count` rows: later ones belong to rounds that will be run again."""
         kept = self.rows()[:count]
         write_atomically(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def sweep(self) -> None:
+        """Remove the temporary files of writes that a crash cut short."""
+        for folder in (self.path, self.model_file.parent):
+            for path in folder.glob(".*.*"):
+                if path.is_file() and path.name[1:].startswith(WRITTEN):
+                    path.unlink()
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """A small JSON file of the run."""
@@ -102,18 +112,27 @@ class Run:
 
 def create_run(path: Path, config: str, environment: Mapping[str, Any]) -> Run:
     """Begin a run in a folder that is new or empty."""
-    if path.is_dir() and any(path.iterdir()):
+    if _occupied(path):
         hint = (
             f"`fedmcc resume {path}` goes on with it" if (path / "config.toml").exists() else "it is in use"
         )
         raise InputError(f"{path} is not empty: {hint}; choose another folder with --out.")
     make_folder(path, "the run")
     run = Run(path)
-    run.model_file.parent.mkdir()
-    run.resume_folder.mkdir()
+    run.model_file.parent.mkdir(exist_ok=True)
+    run.resume_folder.mkdir(exist_ok=True)
     run.write_json("environment.json", {"format": FORMAT, **environment})
     write_atomically(run.config_file, config)  # last: from here on it is a run
     return run
+
+
+def _occupied(path: Path) -> bool:
+    """Whether a folder holds more than a run that was killed before it began leaves behind."""
+    left = (entry.relative_to(path).as_posix() for entry in path.rglob("*"))
+    own = ("environment.json", "checkpoints", "resume")
+    return any(
+        name not in own and not name.startswith((".environment.json.", ".config.toml.")) for name in left
+    )
 
 
 def open_run(path: Path) -> Run:

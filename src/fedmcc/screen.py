@@ -37,7 +37,7 @@ def show_registry(title: str, entries: Sequence[tuple[str, str, str]]) -> None:
     """What is registered under each name: what it is, and its options with their defaults."""
     table = Table("name", "what it is", "options", title=title)
     for entry in entries:
-        table.add_row(*entry)
+        table.add_row(*map(escape, entry))
     out.print(table)
 
 

@@ -46,6 +46,17 @@ def weighted_average(states: Sequence[Mapping[str, Tensor]], weights: Sequence[f
     return {name: _average([state[name] for state in states], weights, total) for name in states[0]}
 
 
+def mix(a: Mapping[str, Tensor], b: Mapping[str, Tensor], share: float) -> State:
+    """share a + (1 - share) b, in float64; integer counters take their maximum (D11)."""
+    return {name: _average([a[name], b[name]], [share, 1 - share], 1.0) for name in a}
+
+
+def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    """The mean over the tensors of a of their Euclidean distance to those of b."""
+    distances = [torch.dist(value.double(), b[name].double()).item() for name, value in a.items()]
+    return sum(distances) / len(distances)
+
+
 def bytes_of(state: Mapping[str, Tensor]) -> int:
     """Bytes of the tensors' numbers, without any packing."""
     return sum(value.numel() * value.element_size() for value in state.values())

@@ -29,8 +29,11 @@ class Training:
     def __post_init__(self) -> None:
         if self.batch_size < 2:
             raise InputError(f"training.batch_size is {self.batch_size}: contrast needs 2 images or more.")
-        if self.learning_rate <= 0:
+        if not 0 < self.learning_rate < math.inf:  # nan is refused as well
             raise InputError(f"training.learning_rate is {self.learning_rate}: give a positive number.")
+        for name in ("weight_decay", "sgd_momentum"):
+            if not 0 <= (value := getattr(self, name)) < math.inf:
+                raise InputError(f"training.{name} is {value}: give 0 or more.")
 
     def build_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """A fresh optimiser."""
@@ -58,11 +61,12 @@ def train(
 ) -> Iterator[float]:
     """One step for each pair of views of a batch; yields the losses."""
     for a, b in pairs:
-        loss = stage.loss(stage.represent(net, a, b))
+        outputs = stage.represent(net, a, b)
+        loss = stage.loss(outputs)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        stage.after_step(net)
+        stage.after_step(net, outputs)
         value = loss.item()
         if not math.isfinite(value):
             raise DivergedError(f"The loss became {value}: lower training.learning_rate.")

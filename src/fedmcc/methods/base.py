@@ -3,13 +3,15 @@
 Every hook has the default of plain federated averaging. Centralized training is a federation of one.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from fedmcc.data.base import Images
+from fedmcc.errors import InputError
 from fedmcc.messages import Task, Update
 from fedmcc.networks.momentum import Network
 from fedmcc.states import State, adopt, weighted_average
@@ -47,7 +49,7 @@ class Stage:
         """The loss of a whole batch of outputs: the only place where images meet."""
         raise NotImplementedError
 
-    def after_step(self, net: Any) -> None:
+    def after_step(self, net: Any, outputs: Any) -> None:
         """What follows the optimiser's step, such as the moving average of a target network."""
 
     def receive(self, net: Any, task: Task, memory: Memory) -> None:
@@ -60,10 +62,19 @@ class Stage:
 
     def combine(self, updates: Sequence[Update]) -> Aggregate:
         """The server's step: the average weighted by |D_k| / |D|, nothing more."""
-        weights = [update.samples for update in updates]
+        weights = [float(update.samples) for update in updates]
         return Aggregate(weighted_average([update.weights for update in updates], weights), {})
 
 
+def refuse_unless_positive(method: object, *names: str) -> None:
+    """Refuse hyperparameters that are no finite numbers above 0; one that is None is left to its default."""
+    for name in names:
+        value = getattr(method, name)
+        if value is not None and not 0 < value < math.inf:
+            raise InputError(f"method.{name} is {value}: give a number above 0.")
+
+
+@runtime_checkable
 class Method(Protocol):
     """A frozen dataclass whose fields are the hyperparameters."""
 

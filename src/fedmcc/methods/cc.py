@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 from torch import Tensor, nn
 
 from fedmcc.losses import cluster_balance, contrast, nt_xent
-from fedmcc.methods.base import Parts, Stage
+from fedmcc.methods.base import Parts, Stage, refuse_unless_positive
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.networks.projectors import cluster_projector, instance_projector
 
@@ -28,6 +28,9 @@ class CC:
     positive_in_denominator: bool = True  # D1
     projections: int = 128  # d_1
     hidden: int | None = None  # width of the projectors; None: as wide as the features
+
+    def __post_init__(self) -> None:
+        refuse_unless_positive(self, "instance_temperature", "cluster_temperature", "projections", "hidden")
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> Network:
         """One branch: encoder f, instance projector g_I, cluster projector g_C."""

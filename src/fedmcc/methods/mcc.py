@@ -9,12 +9,15 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedmcc.losses import cluster_balance, contrast
+from fedmcc.errors import InputError
+from fedmcc.losses import Anchor, Quartet, cluster_balance, momentum_contrast
 from fedmcc.messages import Task
-from fedmcc.methods.base import Memory, Parts, Stage
+from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive
 from fedmcc.methods.cc import branch
 from fedmcc.networks.momentum import MomentumPair
 from fedmcc.states import adopt
+
+Target = Literal["keep", "reset", "share"]
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,16 @@ class MCC:
     cluster_temperature: float = 1.0  # tau_C
     momentum: float = 0.99  # m
     entropy_weight: float = 1.0  # of the online entropies, which are maximised (D2, D7)
-    anchor: Literal["paper", "online"] = "paper"  # of the second term: the target's view a, or online b (D6)
+    anchor: Anchor = "paper"  # of the second term: the target's view a, or online b (D6)
     positive_in_denominator: bool = False  # D1
-    target: Literal["keep", "reset", "share"] = "keep"  # the target network from round to round (D10)
+    target: Target = "keep"  # the target network from round to round (D10)
     projections: int = 128  # d_1
     hidden: int | None = None  # width of the projectors; None: as wide as the features
+
+    def __post_init__(self) -> None:
+        refuse_unless_positive(self, "instance_temperature", "cluster_temperature", "projections", "hidden")
+        if not 0 <= self.momentum <= 1:
+            raise InputError(f"method.momentum is {self.momentum}: give a number between 0 and 1.")
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> MomentumPair:
         """Two branches (f, g_I, g_C): online, and the target that starts as its copy."""
@@ -41,21 +49,6 @@ class MCC:
         """A single stage, instances and clusters together."""
         shared = ("online", "target") if self.target == "share" else ("online",)
         return (Joint(rounds=self.rounds, epochs=self.epochs, shared=shared, method=self),)
-
-    def symmetric(self, u: "Quartet", temperature: float) -> Tensor:
-        """½ (L(a online, b target) + L(a target, b online)): the paper's L_I on rows, L_C on columns."""
-        first = contrast(u.a, u.b_target, temperature, self.positive_in_denominator)
-        second = (u.a_target, u.b) if self.anchor == "paper" else (u.b, u.a_target)
-        return 0.5 * (first + contrast(*second, temperature, self.positive_in_denominator))
-
-
-class Quartet(NamedTuple):
-    """One representation of two views by two networks."""
-
-    a: Tensor
-    b: Tensor
-    a_target: Tensor
-    b_target: Tensor
 
 
 class Outputs(NamedTuple):
@@ -94,20 +87,27 @@ class Joint(Stage):
         instances = Quartet(*outputs[:4])
         clusters = Quartet(*(y.T for y in outputs[4:]))
         balance = cluster_balance(outputs.y_a) + cluster_balance(outputs.y_b)
+        method = self.method
+        form = (method.anchor, method.positive_in_denominator)
         return (
-            self.method.symmetric(instances, self.method.instance_temperature)
-            + self.method.symmetric(clusters, self.method.cluster_temperature)
-            - self.method.entropy_weight * balance
+            momentum_contrast(instances, method.instance_temperature, *form)
+            + momentum_contrast(clusters, method.cluster_temperature, *form)
+            - method.entropy_weight * balance
         )
 
-    def after_step(self, net: MomentumPair) -> None:
+    def after_step(self, net: MomentumPair, outputs: object) -> None:
         """The target follows: P(target) <- m P(target) + (1 - m) P(online)."""
         net.update(self.method.momentum)
 
     def receive(self, net: MomentumPair, task: Task, memory: Memory) -> None:
         """The online network is replaced; the target starts as its copy and stays at home (D10)."""
-        adopt(net, task.weights)
-        first = "met" not in memory
-        if self.method.target == "reset" or (self.method.target == "keep" and first):
-            net.reset_target()
-        memory["met"] = torch.tensor(True)
+        receive_pair(net, task, memory, self.method.target)
+
+
+def receive_pair(net: MomentumPair, task: Task, memory: Memory, target: Target) -> None:
+    """Adopt the global model; the target keeps, resets to it, or came with it."""
+    adopt(net, task.weights)
+    first = "met" not in memory
+    if target == "reset" or (target == "keep" and first):
+        net.reset_target()
+    memory["met"] = torch.tensor(True)

@@ -1,6 +1,6 @@
 """Encoders by name, projectors, and the online and target branches they make up."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import nn
 
@@ -8,6 +8,7 @@ from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.networks.resnet import ResNet18, ResNet34, ResNet50
 
 
+@runtime_checkable
 class EncoderOptions(Protocol):
     """A frozen dataclass of options that builds an encoder: a module with an integer `features`."""
 

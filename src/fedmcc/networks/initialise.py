@@ -16,7 +16,9 @@ def initialise(network: nn.Module, generator: torch.Generator) -> None:
     A target branch becomes a copy of the online one, so a pair and a single branch start alike.
     """
     if isinstance(network, MomentumPair):
-        initialise(network.online, generator)
+        for name, child in network.named_children():
+            if name != "target":
+                initialise(child, generator)
         network.reset_target()
     elif not getattr(network, "pretrained", False):
         _initialise_own(network, generator)

@@ -6,6 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+Images = Float[Tensor, "n c h w"]
+Rows = Float[Tensor, "n _"]
+
 
 class Branch(nn.Module):
     """An encoder f with the projectors g_I and g_C that a method has."""
@@ -24,12 +27,22 @@ class Branch(nn.Module):
         self.instance_projector = instance_projector
         self.cluster_projector = cluster_projector
 
-    def project(self, images: Float[Tensor, "n c h w"]) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n k"]]:
+    def project(self, images: Images) -> tuple[Rows, Rows]:
         """z = g_I(f(x)) and y = g_C(f(x)) from one pass of the encoder."""
-        assert self.instance_projector is not None
-        assert self.cluster_projector is not None
         h = self.encoder(images)
-        return self.instance_projector(h), self.cluster_projector(h)
+        return self.instance(h), self.assign(h)
+
+    def instance(self, features: Rows) -> Rows:
+        """z = g_I(h)."""
+        assert self.instance_projector is not None
+        z: Tensor = self.instance_projector(features)
+        return z
+
+    def assign(self, features: Rows) -> Rows:
+        """y = g_C(h), a soft assignment per row."""
+        assert self.cluster_projector is not None
+        y: Tensor = self.cluster_projector(features)
+        return y
 
 
 class Network(nn.Module):
@@ -48,9 +61,13 @@ class MomentumPair(Network):
         self.target = deepcopy(online).requires_grad_(False)
 
     @torch.no_grad()
-    def update(self, momentum: float) -> None:
-        """Move the target's parameters: m target + (1 - m) online; buffers stay its own (D12)."""
-        torch._foreach_lerp_(list(self.target.parameters()), list(self.online.parameters()), 1 - momentum)
+    def update(self, momentum: float, part: str = "") -> None:
+        """Move the target's parameters: m target + (1 - m) online; buffers stay its own (D12).
+
+        `part` names a submodule of the branches, when only that one is in use.
+        """
+        target, online = (branch.get_submodule(part) for branch in (self.target, self.online))
+        torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), 1 - momentum)
 
     def reset_target(self) -> None:
         """Make the target a copy of the online branch, buffers included."""

@@ -1,0 +1,173 @@
+"""FedCA (Zhang et al. 2020): SimCLR with a dictionary of all clients' projections, and a base model.
+
+Recalled without public code to check against: what is uncertain is a field.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedmcc.data.base import Images
+from fedmcc.errors import InputError
+from fedmcc.messages import Task, Update
+from fedmcc.methods.base import Aggregate, Memory, Parts, Stage, refuse_unless_positive
+from fedmcc.networks.momentum import Branch, Network
+from fedmcc.networks.normalisation import Norm
+from fedmcc.networks.pretrained import load_encoder
+from fedmcc.networks.projectors import normalised_mlp
+from fedmcc.states import State, adopt
+
+
+@dataclass(frozen=True)
+class FedCA:
+    """SimCLR with other clients' projections as further negatives; features of images leave the client.
+
+    Its price is privacy: every round a client uploads the projections of `dictionary` of its images, and
+    every other client sees them. All other methods here send weights or statistics of many images only.
+    """
+
+    rounds: int = 100  # R
+    epochs: int = 5  # E
+    temperature: float = 0.07  # tau
+    dictionary: int = 256  # images whose projections a client uploads
+    base: Path | None = None  # weights of the server's base encoder (safetensors); None: no alignment
+    alignment: float = 0.01  # weight of the squared distance to the base encoder's features
+    hidden: int = 4096  # width of the projector
+    projections: int = 2048
+    norm: Norm = "batch"  # of the projector
+
+    def __post_init__(self) -> None:
+        refuse_unless_positive(self, "temperature", "dictionary", "alignment", "hidden", "projections")
+
+    def build(self, encoder: nn.Module, features: int, clusters: int) -> "Dictionary":
+        """One branch (f, g_I), the dictionaries and the base encoder if there is one."""
+        base = None if self.base is None else _base(encoder, self.base)
+        projector = normalised_mlp(features, self.hidden, self.projections, self.norm)
+        return Dictionary(Branch(encoder, projector), base, self.projections)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """A single stage, which learns the representation; the server hands out the base encoder once."""
+        frozen = () if self.base is None else ("base",)
+        return (Representation(rounds=self.rounds, epochs=self.epochs, frozen=frozen, method=self),)
+
+
+class Dictionary(Network):
+    """A branch with what a round needs besides: its buffers belong to no state and begin anew."""
+
+    base: nn.Module | None
+    foreign: Tensor  # projections of other clients' images
+    gathered: Tensor  # projections of the images trained on last, for the other clients
+
+    def __init__(self, online: Branch, base: nn.Module | None, projections: int) -> None:
+        super().__init__(online)
+        self.base = base
+        for name in ("foreign", "gathered"):
+            self.register_buffer(name, torch.zeros(0, projections), persistent=False)
+
+
+class Outputs(NamedTuple):
+    """A row per image: z of both views, log sum exp s(z, foreign) / tau, distance to the base model."""
+
+    z_a: Tensor
+    z_b: Tensor
+    foreign_a: Tensor
+    foreign_b: Tensor
+    drift: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Representation(Stage):
+    """NT-Xent with the dictionary in every denominator, and alignment with the base model."""
+
+    method: FedCA
+    name: str = "representation"
+    trained: Parts = ("online",)
+    shared: Parts = ("online",)
+
+    def represent(self, net: Dictionary, a: Tensor, b: Tensor) -> Outputs:
+        """Both views through the one branch, each against the dictionary and the base model."""
+        h_a, h_b = net.online.encoder(a), net.online.encoder(b)
+        z_a, z_b = (F.normalize(net.online.instance(h), dim=1) for h in (h_a, h_b))
+        foreign_a, foreign_b = (_repelled(z, net.foreign, self.method.temperature) for z in (z_a, z_b))
+        drift = 0.5 * (_drift(net.base, a, h_a) + _drift(net.base, b, h_b))
+        return Outputs(z_a, z_b, foreign_a, foreign_b, drift)
+
+    def loss(self, outputs: Outputs) -> Tensor:
+        """½ (contrast anchored on a + on b) + alignment."""
+        z_a, z_b, foreign_a, foreign_b, drift = outputs
+        a = _contrast(z_a, z_b, foreign_a, self.method.temperature)
+        b = _contrast(z_b, z_a, foreign_b, self.method.temperature)
+        return 0.5 * (a + b) + self.method.alignment * drift.mean()
+
+    def after_step(self, net: Dictionary, outputs: Outputs) -> None:
+        """The latest projections are kept for the dictionary."""
+        latest = torch.cat([net.gathered, outputs.z_a.detach().to(net.gathered.dtype)])
+        net.gathered = latest[-self.method.dictionary :]
+
+    def receive(self, net: Dictionary, task: Task, memory: Memory) -> None:
+        """The global model is adopted, and the dictionary but for one's own rows.
+
+        Those would repel an image from itself.
+        """
+        adopt(net, task.weights)
+        net.gathered = net.gathered[:0]
+        net.foreign = net.foreign[:0]
+        if task.extras:
+            others = task.extras["dictionary"][task.extras["owners"] != task.client]
+            net.foreign = others.to(net.foreign)
+
+    def extras(self, net: Any, images: Images) -> State:
+        """The projections of the images trained on last."""
+        return {"dictionary": net.gathered}
+
+    def combine(self, updates: Sequence[Update]) -> Aggregate:
+        """The average, and all dictionaries in one with their owners."""
+        parts = [update.extras["dictionary"] for update in updates]
+        owners = [torch.full((len(part),), u.client) for u, part in zip(updates, parts, strict=True)]
+        return Aggregate(
+            super().combine(updates).weights, {"dictionary": torch.cat(parts), "owners": torch.cat(owners)}
+        )
+
+
+def _contrast(
+    u: Float[Tensor, "n d"], v: Float[Tensor, "n d"], foreign: Float[Tensor, " n"], temperature: float
+) -> Float[Tensor, ""]:
+    """NT-Xent of unit rows anchored on u, with what else repels each row in its denominator."""
+    itself = torch.eye(len(u), dtype=torch.bool, device=u.device)
+    uu = (u @ u.T / temperature).masked_fill(itself, -torch.inf)
+    uv = u @ v.T / temperature
+    return (torch.cat([uu, uv, foreign[:, None]], dim=1).logsumexp(dim=1) - uv.diagonal()).mean()
+
+
+def _repelled(
+    z: Float[Tensor, "n d"], foreign: Float[Tensor, "m d"], temperature: float
+) -> Float[Tensor, " n"]:
+    """log sum exp s(z, foreign) / tau for each row; minus infinity when there is no dictionary yet."""
+    if len(foreign) == 0:
+        return z.new_full((len(z),), -torch.inf)
+    return (z @ foreign.T / temperature).logsumexp(dim=1)
+
+
+def _drift(base: nn.Module | None, images: Tensor, features: Tensor) -> Tensor:
+    """The squared distance of each row of features to the base model's."""
+    if base is None:
+        return features.new_zeros(len(features))
+    with torch.no_grad():
+        aim: Tensor = base(images)
+    return (features - aim).square().sum(dim=1)
+
+
+def _base(encoder: nn.Module, path: Path) -> nn.Module:
+    """An encoder of the same kind with the weights of the file."""
+    if not path.is_file():
+        raise InputError(f"There is no weights file '{path}': check method.base.")
+    base = deepcopy(encoder)
+    load_encoder(base, path)
+    return base

@@ -1,0 +1,48 @@
+"""FedEMA (Zhuang et al., ICLR 2022): FedBYOL whose clients blend the global model into their own."""
+
+from dataclasses import dataclass
+
+import torch
+
+from fedmcc.messages import Task
+from fedmcc.methods.base import Memory, refuse_unless_positive
+from fedmcc.methods.byol import FedBYOL, kernels
+from fedmcc.networks.predicting import PredictingPair
+from fedmcc.states import State, adopt, detached, distance, mix, select
+
+
+@dataclass(frozen=True)
+class FedEMA(FedBYOL):
+    """FedBYOL with the divergence-aware moving average update of Zhuang et al. (2022).
+
+    The more a client's encoder differs from the global one, the more the client keeps of its own.
+    """
+
+    scale: float | None = None  # lambda, published with .8 and 1; None: the autoscaler's
+    autoscale: float = 0.7  # tau: the share kept the first time, which gives the client its lambda
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_unless_positive(self, "scale", "autoscale")
+
+    def receive(self, net: PredictingPair, task: Task, memory: Memory) -> None:
+        """mu local + (1 - mu) global if the client trained in the round before, else the global model.
+
+        Buffers are the global model's; a target that is older than that is replaced as well.
+        """
+        local = detached(select(dict(net.named_parameters()), ("online", "predictor")))
+        adopt(net, task.weights)
+        if "round" in memory and task.round - int(memory["round"]) == 1:
+            adopt(net, mix(local, task.weights, self._share(local, task.weights, memory)))
+        else:
+            net.reset_target()
+        memory["round"] = torch.tensor(task.round)
+
+    def _share(self, local: State, incoming: State, memory: Memory) -> float:
+        """mu_k = min(lambda_k divergence, 1)."""
+        divergence = distance(kernels(local), incoming)
+        if self.scale is not None:
+            return min(self.scale * divergence, 1.0)
+        if "scale" not in memory and divergence > 0:  # measured once, then kept
+            memory["scale"] = torch.tensor(self.autoscale / divergence, dtype=torch.float64)
+        return min(float(memory["scale"]) * divergence, 1.0) if divergence > 0 else 0.0

@@ -1,0 +1,40 @@
+"""FedU (Zhuang et al., ICCV 2021): FedBYOL whose clients keep a predictor that the global one would spoil."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedmcc.messages import Task
+from fedmcc.methods.base import Memory, refuse_unless_positive
+from fedmcc.methods.byol import FedBYOL, kernels
+from fedmcc.networks.predicting import PredictingPair
+from fedmcc.states import State, adopt, below, detached, distance, prefixed, select
+
+
+@dataclass(frozen=True)
+class FedU(FedBYOL):
+    """FedBYOL with the divergence-aware predictor update of Zhuang et al. (2021).
+
+    The paper compares the global encoder with the client's last one ("global"), the published code how far
+    the client's encoder moved in its last training ("moved").
+    """
+
+    threshold: float = 0.4  # mu; at or above it the client's predictor stays
+    divergence: Literal["global", "moved"] = "global"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_unless_positive(self, "threshold")
+
+    def receive(self, net: PredictingPair, task: Task, memory: Memory) -> None:
+        """The online network is replaced, the predictor only if the encoders have not diverged."""
+        local = detached(select(net.state_dict(), ("online.encoder", "predictor")))
+        met = "met" in memory
+        super().receive(net, task, memory)
+        if met and self._measure(local, task.weights, memory) >= self.threshold:
+            adopt(net, select(local, ("predictor",)))
+        if self.divergence == "moved":
+            memory |= prefixed("received", kernels(task.weights))
+
+    def _measure(self, local: State, incoming: State, memory: Memory) -> float:
+        start = kernels(incoming) if self.divergence == "global" else below("received", memory)
+        return distance(kernels(local), start)

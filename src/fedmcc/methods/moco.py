@@ -1,0 +1,86 @@
+"""FedMoCo: federated averaging of MoCo (He et al., CVPR 2020), with a queue of negatives per client."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedmcc.errors import InputError
+from fedmcc.messages import Task
+from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive
+from fedmcc.networks.momentum import Branch
+from fedmcc.networks.normalisation import Norm
+from fedmcc.networks.projectors import normalised_mlp
+from fedmcc.networks.queue import MomentumQueue
+from fedmcc.states import adopt
+
+
+@dataclass(frozen=True)
+class FedMoCo:
+    """MoCo under federated averaging: earlier images repel, from a queue that stays at home."""
+
+    rounds: int = 100  # R
+    epochs: int = 5  # E
+    temperature: float = 0.2  # T
+    momentum: float = 0.99  # m
+    queue: int = 4096  # keys
+    hidden: int = 4096  # width of the projector
+    projections: int = 128
+    norm: Norm = "batch"  # of the projector
+
+    def __post_init__(self) -> None:
+        refuse_unless_positive(self, "temperature", "queue", "hidden", "projections")
+        if not 0 <= self.momentum <= 1:
+            raise InputError(f"method.momentum is {self.momentum}: give a number between 0 and 1.")
+
+    def build(self, encoder: nn.Module, features: int, clusters: int) -> MomentumQueue:
+        """The query's branch (f, g_I), the key's as its target, and the queue of keys."""
+        projector = normalised_mlp(features, self.hidden, self.projections, self.norm)
+        return MomentumQueue(Branch(encoder, projector), self.queue, self.projections)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """A single stage, which learns the representation."""
+        return (Representation(rounds=self.rounds, epochs=self.epochs, method=self),)
+
+
+class Outputs(NamedTuple):
+    """A row per image: s(q, k) / T, log sum exp s(q, queue) / T, and the key for the queue."""
+
+    positive: Tensor
+    negatives: Tensor
+    key: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Representation(Stage):
+    """View a is the query, view b the key."""
+
+    method: FedMoCo
+    name: str = "representation"
+    trained: Parts = ("online",)
+    shared: Parts = ("online",)
+
+    def represent(self, net: MomentumQueue, a: Tensor, b: Tensor) -> Outputs:
+        """The query against its key and against the queue; no gradient reaches the key."""
+        query = F.normalize(net.online.instance(net.online.encoder(a)), dim=1)
+        with torch.no_grad():
+            key = F.normalize(net.target.instance(net.target.encoder(b)), dim=1)
+        positive = (query * key).sum(dim=1) / self.method.temperature
+        negatives = (query @ net.queue.T / self.method.temperature).logsumexp(dim=1)
+        return Outputs(positive, negatives, key)
+
+    def loss(self, outputs: Outputs) -> Tensor:
+        """InfoNCE: the cross-entropy of finding the key among itself and the queue."""
+        return (torch.logaddexp(outputs.positive, outputs.negatives) - outputs.positive).mean()
+
+    def after_step(self, net: MomentumQueue, outputs: Outputs) -> None:
+        """The key's network follows the query's, and the keys join the queue."""
+        net.update(self.method.momentum)
+        net.enqueue(outputs.key)
+
+    def receive(self, net: MomentumQueue, task: Task, memory: Memory) -> None:
+        """Both networks start the round as the global one; the queue goes on."""
+        adopt(net, task.weights)
+        net.reset_target()

@@ -1,0 +1,18 @@
+"""A cluster projector of prototypes: soft assignments by cosine similarity to one vector per cluster."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Prototypes(nn.Module):
+    """softmax(cos(h, p_j) / temperature) over the clusters j; what k-means finds can be put in as it is."""
+
+    def __init__(self, features: int, clusters: int, temperature: float) -> None:
+        super().__init__()
+        self.vectors = nn.Linear(features, clusters, bias=False)
+        self.temperature = temperature
+
+    def forward(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+        similarity = F.linear(F.normalize(features, dim=1), F.normalize(self.vectors.weight, dim=1))
+        return (similarity / self.temperature).softmax(dim=1)

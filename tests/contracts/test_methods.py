@@ -1,0 +1,143 @@
+"""What every method promises: registering one in METHODS is testing it."""
+
+from copy import deepcopy
+from dataclasses import fields, is_dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedmcc.data.synthetic import Synthetic
+from fedmcc.messages import Task, Update
+from fedmcc.methods import METHODS
+from fedmcc.networks.convnet import ConvNetOptions
+from fedmcc.networks.initialise import initialise
+from fedmcc.states import detached, select
+from fedmcc.training import Training, pairs_of_views, train, trainable
+from fedmcc.views import preset
+
+STAGES = [(name, number) for name, kind in METHODS.items() for number in range(len(kind().stages()))]
+over_stages = pytest.mark.parametrize(("name", "number"), STAGES)
+
+
+def _built(name, number=0, norm="group"):
+    encoder = ConvNetOptions(width=4, norm=norm).build(1, 8)
+    net = METHODS[name]().build(encoder, encoder.features, 4)
+    initialise(net, torch.Generator().manual_seed(0))
+    stage = METHODS[name]().stages()[number]
+    stage.receive(net, Task(0, stage.name, 1, detached(select(net.state_dict(), stage.shared))), {})
+    return net, stage
+
+
+def _views(n, seed=0):
+    a, b = torch.rand(2, n, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+    return a, b
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_a_frozen_dataclass_with_defaults_and_a_sentence(name):
+    kind = METHODS[name]
+    assert is_dataclass(kind)
+    assert kind.__dataclass_params__.frozen
+    assert kind() == kind()  # every field has a default
+    assert kind.__doc__.strip().splitlines()[0].endswith(".")
+    assert not kind.__doc__.startswith(f"{kind.__name__}(")  # the docstring that dataclass makes up
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_stages_have_names_of_their_own_that_fit_in_a_file_name(name):
+    names = [stage.name for stage in METHODS[name]().stages()]
+    assert names
+    assert len(set(names)) == len(names)
+    assert all(name.replace("_", "").replace("-", "").isalnum() for name in names)
+
+
+@over_stages
+def test_declared_parts_exist_and_what_is_frozen_is_not_trained(name, number):
+    net, stage = _built(name, number)
+    for part in (*stage.trained, *stage.shared, *stage.frozen):
+        net.get_submodule(part)
+    trained = set(select(net.state_dict(), stage.trained))
+    assert not trained & set(select(net.state_dict(), stage.frozen))
+    assert stage.rounds >= 1
+    assert stage.epochs >= 1
+
+
+@over_stages
+def test_outputs_are_a_named_tuple_with_a_row_per_image(name, number):
+    net, stage = _built(name, number)
+    outputs = stage.represent(net, *_views(5))
+    assert outputs._fields
+    assert all(isinstance(output, Tensor) and len(output) == 5 for output in outputs)
+
+
+@over_stages
+@pytest.mark.parametrize("rows", [slice(0, 3), slice(3, 4), slice(1, 7, 2)])
+def test_any_slice_of_a_batch_gives_the_same_rows(name, number, rows):
+    net, stage = _built(name, number)
+    a, b = _views(7)
+    whole, part = stage.represent(net, a, b), stage.represent(net, a[rows], b[rows])
+    for output, expected in zip(part, whole, strict=True):
+        torch.testing.assert_close(output, expected[rows], rtol=1e-5, atol=1e-6)
+
+
+@over_stages
+@pytest.mark.parametrize("n", [2, 16])
+def test_loss_is_a_finite_number_with_a_gradient_for_every_trained_part(name, number, n):
+    net, stage = _built(name, number)
+    trainable(net, stage)
+    loss = stage.loss(stage.represent(net, *_views(n)))
+    loss.backward()
+    assert loss.shape == ()
+    assert torch.isfinite(loss)
+    for part in stage.trained:
+        gradients = [parameter.grad for parameter in net.get_submodule(part).parameters()]
+        assert any(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients)
+        assert all(gradient is None or torch.isfinite(gradient).all() for gradient in gradients)
+
+
+@over_stages
+def test_a_step_changes_what_is_trained_and_else_only_the_target(name, number):
+    net, stage = _built(name, number)
+    before = deepcopy(dict(net.named_parameters()))
+    optimizer = Training().build_optimizer(trainable(net, stage))
+    list(train(net, stage, [_views(8)], optimizer))
+    changed = {key for key, value in net.named_parameters() if not torch.equal(value, before[key])}
+    allowed = set(select(before, (*stage.trained, "target")))
+    assert changed <= allowed
+    for part in stage.trained:
+        assert changed & set(select(before, (part,)))
+
+
+@over_stages
+def test_training_lowers_the_loss(name, number):
+    net, stage = _built(name, number, "batch")
+    images = Synthetic(samples=64, size=8, channels=1).load().images
+    optimizer = Training(learning_rate=2e-3).build_optimizer(trainable(net, stage))
+    draw, cpu = torch.Generator().manual_seed(0), torch.device("cpu")
+    losses = []
+    for _ in range(15):
+        pairs = pairs_of_views(images, preset("digits", size=8), 32, draw, cpu)
+        losses += train(net, stage, pairs, optimizer)
+    assert sum(losses[-6:]) / 6 < sum(losses[:6]) / 6 - 0.05
+
+
+@over_stages
+def test_the_servers_step_answers_with_exactly_what_is_shared(name, number):
+    net, stage = _built(name, number)
+    shared = detached(select(net.state_dict(), stage.shared))
+    images = Synthetic(samples=8, size=8, channels=1).load().images
+    extras = detached(stage.extras(net, images))
+    updates = [Update(client, stage.name, 1, 8, 0.5, shared, extras) for client in range(2)]
+    weights, back = stage.combine(updates)
+    assert weights.keys() == shared.keys()
+    assert all(weights[key].shape == shared[key].shape for key in shared)
+    assert all(isinstance(value, Tensor) for value in back.values())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_fields_that_may_be_left_open_are_open_by_default(name):
+    """None is not written to config.toml: reading it back must give None again."""
+    for field in fields(METHODS[name]):
+        if "None" in str(field.type):
+            assert field.default is None

@@ -1,0 +1,70 @@
+"""What the options of every registered thing promise: defaults, a sentence, a way through config.toml."""
+
+import tomllib
+from dataclasses import MISSING, fields
+
+import pytest
+
+from fedmcc.config import CHOICES, dump, name_of, parse
+from fedmcc.errors import InputError
+from fedmcc.registries import KINDS, entries
+from fedmcc.views import PRESETS, Views
+
+ENTRIES = [(section, name) for section, (known, _) in CHOICES.items() for name in known]
+over_entries = pytest.mark.parametrize(("section", "name"), ENTRIES)
+
+
+@over_entries
+def test_every_option_has_a_default(section, name):
+    for field in fields(CHOICES[section][0][name]):
+        assert field.default is not MISSING or field.default_factory is not MISSING
+
+
+@over_entries
+def test_a_configuration_goes_to_toml_and_back(section, name):
+    config = parse({section: {"name": name}})
+    assert name_of(section, getattr(config, section)) == name
+    assert parse(tomllib.loads(dump(config))) == config
+
+
+@over_entries
+def test_every_option_is_in_the_dump_unless_it_is_open(section, name):
+    config = parse({section: {"name": name}})
+    written = tomllib.loads(dump(config))[section]
+    options = getattr(config, section)
+    for field in fields(options):
+        assert (field.name in written) == (getattr(options, field.name) is not None)
+
+
+@over_entries
+def test_an_option_that_may_be_open_is_open_by_default(section, name):
+    """What is None is not written: reading the file back must give None again."""
+    for field in fields(CHOICES[section][0][name]):
+        assert field.default is None or "None" not in str(field.type)
+
+
+@over_entries
+def test_a_mistyped_option_gets_a_suggestion(section, name):
+    option = fields(CHOICES[section][0][name])[0].name
+    with pytest.raises(
+        InputError, match=rf"Unknown key in \[{section}\] '{option}s'\. Did you mean '{option}'"
+    ):
+        parse({section: {"name": name, f"{option}s": 1}})
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_of_views_goes_to_toml_and_back(name):
+    config = parse({"views": {"preset": name}})
+    assert config.views == PRESETS[name]
+    assert parse(tomllib.loads(dump(config))) == config
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "views"])
+def test_every_entry_is_listed_with_a_sentence_and_its_options(kind):
+    registry = KINDS.get(kind, PRESETS)
+    listed = {name: (sentence, options) for name, sentence, options in entries(kind)}
+    assert list(listed) == list(registry)
+    for name, (sentence, options) in listed.items():
+        assert sentence
+        kinds = fields(registry[name]) if kind != "views" else fields(Views)
+        assert {option.split("=")[0] for option in options.split()} <= {field.name for field in kinds}

@@ -1,0 +1,127 @@
+"""The program as people use it: a tiny recipe, its processes, and its commands inside this process."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import Result
+from PIL import Image
+from typer.testing import CliRunner
+
+from fedmcc import config, experiment
+from fedmcc.cli import app
+
+PROGRAM = (str(Path(sys.executable).parent / "fedmcc"),)
+RECIPE = """
+seed = 3
+threads = 1
+device = "cpu"
+
+[data]
+name = "digits"
+limit = 300
+
+[views]
+size = 8
+
+[encoder]
+width = 4
+
+[method]
+name = "mcc"
+rounds = 8
+hidden = 16
+projections = 8
+
+[training]
+batch_size = 64
+"""
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture(scope="session")
+def tiny() -> str:
+    return RECIPE
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, tiny: str) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(tiny)
+    return path
+
+
+@pytest.fixture
+def fedmcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """A command in this process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts the program as a process of its own; none outlives its test."""
+    processes = []
+
+    def start(*words: object, program: tuple[str, ...] = PROGRAM) -> subprocess.Popen[str]:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        environment = os.environ | {"COLUMNS": "80"}
+        process = subprocess.Popen([*program, *map(str, words)], text=True, env=environment, **pipes)
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two rounds, for all tests: to be copied, not changed."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "tiny.toml").write_text(RECIPE)
+    loaded = config.load(folder / "tiny.toml", ["method.rounds=2", "data.limit=100"])
+    return experiment.run(loaded, folder / "run").path
+
+
+@pytest.fixture
+def run(finished_run: Path, tmp_path: Path) -> Path:
+    """A finished run to do anything with."""
+    return Path(shutil.copytree(finished_run, tmp_path / "run"))
+
+
+@pytest.fixture
+def unfinished(run: Path) -> Path:
+    """A run that was killed after its last round and before its final network was written."""
+    for name in ("scores.json", "assignments.csv", "checkpoints/final.safetensors"):
+        (run / name).unlink()
+    return run
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Twelve dark and twelve bright colour images, without labels."""
+    draw = np.random.default_rng(0)
+    (tmp_path / "pictures").mkdir()
+    for number in range(24):
+        pixels = draw.integers(0, 100, (20, 24, 3)) + 150 * (number % 2)
+        Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "pictures" / f"{number:02}.png")
+    return tmp_path / "pictures"
+
+
+@pytest.fixture
+def truncated(pictures: Path, tmp_path: Path) -> Path:
+    """The first half of an image file."""
+    path = tmp_path / "half" / "half.png"
+    path.parent.mkdir()
+    whole = (pictures / "00.png").read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    return path

@@ -1,0 +1,220 @@
+"""Each command does what its help says, in a terminal and in a script."""
+
+import csv
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import Result
+from PIL import Image
+from rich.console import Console
+
+from fedmcc import data, meters, methods, networks, views
+from fedmcc.experiment import Finished, Plan, Scored
+from fedmcc.training import Step
+
+Command = Callable[..., Result]
+Start = Callable[..., "subprocess.Popen[str]"]
+
+MODULE = (sys.executable, "-m", "fedmcc")
+SMALL = ["--set", "clusters=2", "--set", "data.size=16", "--set", "encoder.width=2", "--set", "threads=1"]
+SMALL += ["--set", "method.rounds=2", "--set", "training.batch_size=8"]
+
+
+def succeeded(result: Result) -> Result:
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def columns(table: str, *names: str) -> list[tuple[str, ...]]:
+    return [tuple(row[name] for name in names) for row in csv.DictReader(io.StringIO(table))]
+
+
+def test_a_folder_of_images_is_clustered_evaluated_and_predicted(fedmcc: Command, pictures: Path) -> None:
+    succeeded(fedmcc("run", pictures, *SMALL))
+    assigned = columns(Path("runs/pictures-001/assignments.csv").read_text(), "image", "cluster")
+    assert [name for name, _ in assigned] == [f"{number:02}.png" for number in range(24)]
+    assert "without labels" in succeeded(fedmcc("evaluate", "runs/pictures-001")).stdout
+    printed = succeeded(fedmcc("predict", "runs/pictures-001", pictures)).stdout
+    assert columns(printed, "image", "cluster") == assigned
+    succeeded(fedmcc("predict", "runs/pictures-001", pictures, "--out", "new/table.csv"))
+    assert Path("new/table.csv").read_text() == printed
+
+
+def test_views_smaller_than_the_decoded_images_do_not_change_predictions(
+    fedmcc: Command, pictures: Path
+) -> None:
+    succeeded(fedmcc("run", pictures, *SMALL, "--set", "views.size=8", "--out", "run"))
+    printed = succeeded(fedmcc("predict", "run", pictures)).stdout
+    assert printed == Path("run/assignments.csv").read_text()
+
+
+def test_one_image_is_predicted_as_among_the_others(fedmcc: Command, pictures: Path) -> None:
+    succeeded(fedmcc("run", pictures, *SMALL, "--out", "run"))
+    assigned = columns(Path("run/assignments.csv").read_text(), "image", "cluster")
+    printed = succeeded(fedmcc("predict", "run", pictures / "07.png")).stdout
+    assert columns(printed, "image", "cluster") == [assigned[7]]
+
+
+def test_damaged_files_are_counted_and_named(fedmcc: Command, pictures: Path) -> None:
+    (pictures / "broken.png").write_bytes((pictures / "00.png").read_bytes()[:100])
+    (pictures / "notes.txt").write_text("not an image")
+    for words in (["run", pictures, *SMALL, "--out", "run"], ["predict", "run", pictures]):
+        warning = succeeded(fedmcc(*words)).stderr.splitlines()[0]
+        assert warning.startswith("Warning: Skipped 2 files")
+        assert "broken.png" in warning
+        assert "notes.txt" in warning
+    assert len(Path("run/assignments.csv").read_text().splitlines()) == 25
+
+
+def test_runs_are_numbered_and_never_overwritten(fedmcc: Command, recipe: Path) -> None:
+    quick = ("--set", "method.rounds=1", "--set", "data.limit=64")
+    for _ in range(2):
+        succeeded(fedmcc("run", recipe, *quick))
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["tiny-001", "tiny-002"]
+
+
+def test_the_configuration_of_a_run_repeats_it(fedmcc: Command, run: Path) -> None:
+    succeeded(fedmcc("run", run / "config.toml", "--out", "again"))
+    for name in ("config.toml", "assignments.csv", "scores.json", "checkpoints/final.safetensors"):
+        assert Path("again", name).read_bytes() == (run / name).read_bytes()
+
+
+def test_resuming_a_finished_run_says_so_and_shows_its_scores(fedmcc: Command, run: Path) -> None:
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    result = succeeded(fedmcc("resume", run))
+    assert "is complete: nothing to resume" in result.stderr
+    assert "k-means on pixels" in result.stdout
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_evaluating_gives_the_scores_of_the_run(fedmcc: Command, run: Path) -> None:
+    shown = succeeded(fedmcc("evaluate", run)).stdout
+    scores = json.loads((run / "scores.json").read_text())
+    for kind in ("pixels", "head", "features"):
+        assert all(f"{value:.3f}" in shown for value in scores["scores"][kind].values())
+    assert f"{scores['knn']:.3f}" in shown
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [
+        ("methods", methods.METHODS),
+        ("datasets", data.DATASETS),
+        ("encoders", networks.ENCODERS),
+        ("views", views.PRESETS),
+    ],
+)
+def test_all_that_is_registered_is_listed(fedmcc: Command, kind: str, known: dict[str, object]) -> None:
+    shown = succeeded(fedmcc("list", kind)).stdout
+    first = {line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│")}
+    assert first - {""} == set(known)
+
+
+def test_the_views_of_every_preset_become_a_picture(fedmcc: Command, pictures: Path) -> None:
+    succeeded(fedmcc("views", "digits", "--out", "new/one.png"))
+    succeeded(fedmcc("views", pictures, "--out", "all.png", "--preset", "all", "--set", "data.size=24"))
+    with Image.open("new/one.png") as one, Image.open("all.png") as every:
+        assert every.height > one.height > 6 * 8
+        assert np.asarray(every).std() > 10
+
+
+def test_a_log_gets_a_line_per_round(fedmcc: Command, recipe: Path) -> None:
+    err = succeeded(fedmcc("run", recipe, "--set", "method.rounds=3", "--out", "run")).stderr
+    line = r"joint {}/3  loss \d\.\d{{3}} acc \.\d{{3}} nmi .*  [\d,]+ images/s  \d:\d\d left"
+    for number, shown in enumerate(err.splitlines()[1:4], 1):
+        assert re.fullmatch(line.format(number), shown)
+    assert "\x1b" not in err
+
+
+def in_a_terminal(columns: int, *words: object) -> str:
+    """What a person sees of a command in a terminal of this width, without colours."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    clean = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR", "CI")}
+    ends = dict.fromkeys(("stdin", "stdout", "stderr"), follower)
+    process = subprocess.Popen([*MODULE, *map(str, words)], env=clean | {"TERM": "xterm"}, **ends)
+    os.close(follower)
+    seen = b""
+    try:
+        while piece := os.read(leader, 1 << 16):
+            seen += piece
+    except OSError:  # how Linux says that nobody writes any more
+        pass
+    os.close(leader)
+    assert process.wait(timeout=60) == 0
+    return without_colours(seen.decode())
+
+
+def without_colours(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+SHOWN = r"━+ loss -?\d\.\d{3} acc \.\d{3} nmi \.\d{3} kmeans \.\d{3} [\d,]+ images/s \d\d:\d\d"
+
+
+def test_a_terminal_shows_round_loss_scores_speed_and_time_left(recipe: Path, tmp_path: Path) -> None:
+    shown = in_a_terminal(80, "run", recipe, "--set", "method.rounds=3", "--out", tmp_path / "run")
+    lines = [line.strip() for line in re.split(r"[\r\n]+", shown)]
+    assert any(re.fullmatch(f"joint 3/3 {SHOWN}", line) for line in lines)
+    assert "k-means on pixels" in shown
+
+
+@pytest.mark.parametrize(("width", "lines"), [(120, 1), (80, 1), (62, 2)])
+def test_nothing_of_the_bar_is_cut_off(monkeypatch: pytest.MonkeyPatch, width: int, lines: int) -> None:
+    screen = Console(file=io.StringIO(), force_terminal=True, width=width)
+    monkeypatch.setattr(meters, "err", screen)
+    monkeypatch.setattr(meters.Pace, "speed", 1234.0)
+    row = {"stage": "joint", "round": 100, "loss": 1.234, "acc": 0.5, "nmi": 0.25, "kmeans_acc": 0.125}
+    events = [Step(0, 1.0, 100), Scored(row, 100), Finished({})]
+    meters.watch(events, Plan(100_000, 99_900))
+    shown = without_colours(screen.file.getvalue()).split("\r")[-1]  # type: ignore[attr-defined]
+    assert len(shown.splitlines()) == lines
+    for words in ("joint 100/100", "loss 1.234", "nmi .250", "kmeans .125", "1,234 images/s", "00:00"):
+        assert words in shown
+
+
+@pytest.mark.parametrize("program", [MODULE, (str(Path(sys.executable).parent / "fedmcc"),)])
+def test_help_fits_a_terminal(started: Start, program: tuple[str, ...]) -> None:
+    out = started("--help", program=program).communicate(timeout=60)[0]
+    commands = ("run", "resume", "evaluate", "predict", "list", "views", "demo")
+    assert all(re.search(rf"^│ {command} ", out, re.MULTILINE) for command in commands)
+    assert len(out.rstrip("\n").splitlines()) < 24
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    "words", [("-m", "fedmcc", "--help"), ("-c", "import fedmcc"), ("-c", "import fedmcc.cli")]
+)
+def test_neither_help_nor_import_loads_what_is_slow(started: Start, words: tuple[str, ...]) -> None:
+    process = started("-X", "importtime", *words, program=(sys.executable,))
+    err = process.communicate(timeout=60)[1]
+    loaded = {line.split("|")[-1].strip() for line in err.splitlines()}
+    assert process.returncode == 0
+    assert "fedmcc" in loaded
+    assert not loaded & {"torch", "numpy", "sklearn", "pydantic", "PIL"}
+
+
+def test_the_version_is_the_packages(fedmcc: Command) -> None:
+    from importlib.metadata import version
+
+    assert succeeded(fedmcc("--version")).stdout == f"fedmcc {version('fedmcc')}\n"
+
+
+def test_a_reader_that_leaves_early_is_no_error(run: Path, pictures: Path, started: Start) -> None:
+    process = started("predict", run, pictures)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()

@@ -1,0 +1,193 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fedmcc import checkpoints
+from fedmcc.checkpoints import (
+    Saved,
+    load_metadata,
+    load_network,
+    load_progress,
+    load_state,
+    save_progress,
+    save_state,
+)
+from fedmcc.errors import InputError
+from fedmcc.federation import Progress
+from fedmcc.runs import create_run
+
+
+@pytest.fixture
+def run(tmp_path):
+    return create_run(tmp_path / "run", "", {})
+
+
+def _saved(round, value, clients=(0, 1)):
+    progress = Progress(
+        model={"w": torch.full((3, 2), value), "n": torch.tensor(round)},
+        stage="joint",
+        round=round,
+        extras={"mean": torch.tensor([value])},
+        met=frozenset(clients),
+    )
+    states = {client: {"net.w": torch.full((2,), value + client)} for client in clients}
+    return Saved(progress, states, rows=round)
+
+
+def _moment(saved):
+    """Everything in it as plain numbers."""
+    progress = saved.progress
+    states = {k: {n: v.tolist() for n, v in state.items()} for k, state in saved.clients.items()}
+    tensors = [{n: v.tolist() for n, v in state.items()} for state in (progress.model, progress.extras)]
+    return progress.stage, progress.round, progress.met, saved.rows, tensors, states
+
+
+class Net(nn.Module):
+    def __init__(self, width=3):
+        super().__init__()
+        self.online, self.target = nn.Linear(2, width), nn.Linear(2, width)
+
+
+def test_a_state_comes_back_to_the_bit_with_its_types(tmp_path):
+    state = {
+        "float": torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).T,
+        "half": torch.tensor([1.5], dtype=torch.bfloat16),
+        "count": torch.tensor(7),
+        "flag": torch.tensor(True),
+        "channels_last": torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last),
+    }
+    save_state(tmp_path / "a.safetensors", state, {"method": "mcc"})
+    found = load_state(tmp_path / "a.safetensors")
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[k], state[k]) and found[k].dtype == state[k].dtype for k in state)
+    assert load_metadata(tmp_path / "a.safetensors") == {"method": "mcc"}
+
+
+def test_there_is_no_progress_before_the_first_round(run):
+    assert load_progress(run) is None
+
+
+def test_a_moment_comes_back_as_it_was(run):
+    save_progress(run, _saved(1, 0.25), changed=[0, 1])
+    assert _moment(load_progress(run)) == _moment(_saved(1, 0.25))
+
+
+def test_only_changed_clients_are_written_and_only_named_files_stay(run):
+    save_progress(run, _saved(1, 0.25), changed=[0, 1])
+    save_progress(run, _saved(2, 0.5), changed=[1])
+    found = load_progress(run)
+    assert found.clients[0]["net.w"].tolist() == [0.25, 0.25]
+    assert found.clients[1]["net.w"].tolist() == [1.5, 1.5]
+    names = sorted(path.name for path in run.resume_folder.iterdir())
+    assert names == [
+        "client-0-joint-000001.safetensors",
+        "client-1-joint-000002.safetensors",
+        "extras-joint-000002.safetensors",
+        "model-joint-000002.safetensors",
+        "progress.json",
+    ]
+
+
+@pytest.mark.parametrize("crash", range(1, 6))
+def test_a_crash_at_any_write_leaves_the_moment_before(run, monkeypatch, crash):
+    save_progress(run, _saved(1, 0.25), changed=[0, 1])
+    write, calls = checkpoints.write_atomically, []
+
+    def dying(path, content):
+        calls.append(path)
+        if len(calls) == crash:
+            raise KeyboardInterrupt
+        write(path, content)
+
+    monkeypatch.setattr(checkpoints, "write_atomically", dying)
+    with pytest.raises(KeyboardInterrupt):
+        save_progress(run, _saved(2, 0.5), changed=[0, 1])
+    assert _moment(load_progress(run)) == _moment(_saved(1, 0.25))
+
+
+@pytest.mark.parametrize("crash", range(1, 5))
+def test_a_crash_while_old_files_are_removed_leaves_the_new_moment(run, monkeypatch, crash):
+    save_progress(run, _saved(1, 0.25), changed=[0, 1])
+    unlink, calls = Path.unlink, []
+
+    def dying(path, *args, **options):
+        calls.append(path)
+        if len(calls) == crash:
+            raise KeyboardInterrupt
+        unlink(path, *args, **options)
+
+    monkeypatch.setattr(Path, "unlink", dying)
+    with pytest.raises(KeyboardInterrupt):
+        save_progress(run, _saved(2, 0.5), changed=[0, 1])
+    monkeypatch.setattr(Path, "unlink", unlink)
+    assert _moment(load_progress(run)) == _moment(_saved(2, 0.5))
+    save_progress(run, _saved(3, 0.75), changed=[0, 1])
+    assert len(list(run.resume_folder.iterdir())) == 5
+
+
+@pytest.mark.parametrize("kept", [0, 4, 60, -1])
+def test_a_truncated_file_is_named(tmp_path, kept):
+    path = tmp_path / "a.safetensors"
+    save_state(path, {"w": torch.zeros(100)})
+    path.write_bytes(path.read_bytes()[:kept])
+    for read in (load_state, load_metadata):
+        with pytest.raises(InputError, match=r"a\.safetensors is damaged or no safetensors file"):
+            read(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    for read in (load_state, load_metadata):
+        with pytest.raises(InputError, match=r"There is no checkpoint at .*absent"):
+            read(tmp_path / "absent.safetensors")
+
+
+def test_a_file_of_the_moment_that_is_gone_is_named(run):
+    save_progress(run, _saved(1, 0.25), changed=[0, 1])
+    (run.resume_folder / "client-1-joint-000001.safetensors").unlink()
+    with pytest.raises(InputError, match=r"client-1-joint-000001"):
+        load_progress(run)
+
+
+@pytest.mark.parametrize(
+    "change", [{"clients": ["a"]}, {"met": 3}, {"clients": {"x": "extras-joint-000001.safetensors"}}]
+)
+def test_a_damaged_listing_is_named(run, change):
+    save_progress(run, _saved(1, 0.25), changed=[0, 1])
+    path = run.resume_folder / "progress.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(InputError, match=r"progress\.json is damaged"):
+        load_progress(run)
+    path.write_text("{")
+    with pytest.raises(InputError, match=r"progress\.json is damaged"):
+        load_progress(run)
+
+
+def test_a_network_takes_its_online_branch_from_a_checkpoint(tmp_path):
+    net, path = Net(), tmp_path / "a.safetensors"
+    state = {"online.weight": torch.ones(3, 2), "online.bias": torch.zeros(3)}
+    save_state(path, state)
+    target = net.target.weight.detach().clone()
+    load_network(net, path)
+    assert torch.equal(net.online.weight.detach(), torch.ones(3, 2))
+    assert torch.equal(net.target.weight.detach(), target)
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        ({"online.weight": torch.ones(4, 2)}, r"online\.weight is \(4, 2\) in the file and \(3, 2\)"),
+        ({"online.conv": torch.ones(1)}, r"it has online\.conv, the network has not"),
+        ({"online.weight": torch.ones(3, 2)}, r"online\.bias is not in it"),
+        ({}, r"is not in it"),
+    ],
+)
+def test_a_checkpoint_of_another_architecture_is_refused_and_changes_nothing(tmp_path, state, sentence):
+    net, path = Net(), tmp_path / "a.safetensors"
+    before = net.online.weight.detach().clone()
+    save_state(path, state)
+    with pytest.raises(InputError, match="is of another architecture: .*" + sentence):
+        load_network(net, path)
+    assert torch.equal(net.online.weight.detach(), before)

@@ -1,0 +1,87 @@
+"""The examples run as a reader would run them, with fewer epochs."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+from fedmcc import config, load_run
+from fedmcc.data import load_dataset
+from fedmcc.experiment import run
+from fedmcc.runs import Row, create_run
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+TINY = {"data": {"name": "synthetic", "samples": 40}, "method": {"rounds": 2}, "training": {"batch_size": 20}}
+
+
+def start(folder: Path, example: str, *arguments: str) -> str:
+    """What the example prints when it is started in `folder`; it must succeed."""
+    command = [sys.executable, str(EXAMPLES / example), *arguments]
+    # Threads that spin while they wait stall one another on a busy machine.
+    patient = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder, env=patient)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def scores(run: Path) -> Row:
+    return load_run(run).read_json("scores.json")
+
+
+def test_every_example_is_run_and_has_at_most_60_lines() -> None:
+    here = Path(__file__).read_text()
+    for path in EXAMPLES.glob("*.py"):
+        assert f'start(tmp_path, "{path.name}"' in here
+        assert len(path.read_text().splitlines()) <= 60
+
+
+def test_quickstart_clusters_the_digits(tmp_path: Path) -> None:
+    printed = start(tmp_path, "quickstart.py", "--epochs", "1")
+    assert "in 1 epochs" in printed
+    assert "NMI of k-means on features" in printed
+
+
+def test_own_images_draws_a_folder_and_says_where_the_clusters_are(tmp_path: Path) -> None:
+    table = Path("runs/own-images-001/assignments.csv")
+    assert str(table) in start(tmp_path, "own_images.py", "--epochs", "1")
+    with (tmp_path / table).open(newline="") as file:
+        assert [line["image"] for line in csv.DictReader(file)][:2] == ["shape-000.png", "shape-001.png"]
+
+
+def test_own_images_takes_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for number, pixels in enumerate(load_dataset("synthetic", samples=70).images):
+        Image.fromarray(pixels.transpose(1, 2, 0)).save(tmp_path / "mine" / f"{number}.png")
+    options = ("mine", "--clusters", "2", "--epochs", "1", "--out", "here")
+    assert "No folder given" not in start(tmp_path, "own_images.py", *options)
+    assert (scores(tmp_path / "here")["images"], scores(tmp_path / "here")["clusters"]) == (70, 2)
+
+
+def test_own_method_has_no_head_and_is_scored_by_its_features(tmp_path: Path) -> None:
+    start(tmp_path, "own_method.py", "--epochs", "1")
+    assert set(scores(tmp_path / "runs/own-method-001")["scores"]) == {"pixels", "features"}
+
+
+def test_own_dataset_runs_by_its_name(tmp_path: Path) -> None:
+    start(tmp_path, "own_dataset.py", "--epochs", "1")
+    assert scores(tmp_path / "runs/own-dataset-001")["images"] == 400
+
+
+def test_read_run_shows_the_curve_and_every_cluster(tmp_path: Path) -> None:
+    run(config.parse({**TINY, "threads": 1}), tmp_path / "tiny")
+    printed = start(tmp_path, "read_run.py", "tiny")
+    assert "joint 2  loss" in printed
+    assert "cluster 3:" in printed
+
+
+def test_read_run_needs_no_torch(tmp_path: Path) -> None:
+    create_run(tmp_path / "run", "# begun, nothing more", {})
+    script = f"import runpy, sys; sys.argv = ['', {str(tmp_path / 'run')!r}]\n"
+    script += f"runpy.run_path({str(EXAMPLES / 'read_run.py')!r}, run_name='__main__')\n"
+    script += "assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "fedmcc resume" in done.stdout

@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedmcc.states import adopt, below, bytes_of, detached, prefixed, select, weighted_average
+
+
+def _states(count, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    return [
+        {"w": torch.randn(3, 4, generator=draw), "b": torch.randn(5, generator=draw)} for _ in range(count)
+    ]
+
+
+def test_average_is_the_weighted_sum_in_double_precision():
+    states, weights = _states(4), [10.0, 3.0, 1.0, 700.0]
+    found = weighted_average(states, weights)
+    for name in ("w", "b"):
+        stacked = np.stack([state[name].numpy().astype(np.float64) for state in states])
+        expected = np.tensordot(np.array(weights) / 714.0, stacked, axes=1).astype(np.float32)
+        assert found[name].dtype == torch.float32
+        np.testing.assert_allclose(found[name].numpy(), expected, rtol=1e-7)
+
+
+def test_average_of_one_state_is_that_state():
+    (state,) = _states(1)
+    found = weighted_average([state], [37.0])
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[name], state[name]) for name in state)
+
+
+def test_average_does_not_lose_small_weights_among_many_clients():
+    """In single precision a sum of ten thousand terms of 1e-4 drifts by about 1e-5."""
+    states = [{"w": torch.ones(1)}] * 10_000
+    assert weighted_average(states, [1.0] * 10_000)["w"].item() == 1.0
+
+
+def test_integer_counters_take_their_maximum_and_stay_integers():
+    states = [{"count": torch.tensor(value)} for value in (7, 12, 3)]
+    found = weighted_average(states, [100.0, 1.0, 1.0])["count"]
+    assert found.dtype == torch.int64
+    assert found.item() == 12
+
+
+def test_average_keeps_half_precision():
+    states = [
+        {"w": torch.tensor([1.0], dtype=torch.bfloat16)},
+        {"w": torch.tensor([3.0], dtype=torch.bfloat16)},
+    ]
+    found = weighted_average(states, [1.0, 3.0])["w"]
+    assert found.dtype == torch.bfloat16
+    assert found.item() == 2.5
+
+
+def test_selection_takes_whole_names_only():
+    names = ("online.encoder.w", "online.encoder2.w", "online.encoder", "target.online.encoder.w")
+    state = {name: torch.zeros(1) for name in names}
+    assert set(select(state, ["online.encoder"])) == {"online.encoder.w", "online.encoder"}
+    assert select(state, ()) == {}
+    assert set(select(state, ("target", "online.encoder2"))) == {
+        "online.encoder2.w",
+        "target.online.encoder.w",
+    }
+
+
+def test_below_undoes_prefixed_and_ignores_other_prefixes():
+    (state,) = _states(1)
+    mixed = prefixed("net", state) | {"network.w": torch.zeros(1), "net": torch.zeros(1)}
+    found = below("net", mixed)
+    assert found.keys() == state.keys()
+    assert all(found[name] is state[name] for name in state)
+
+
+def test_detached_state_is_left_alone_by_training():
+    net = nn.Linear(2, 2)
+    copy = detached(net.state_dict())
+    before = {name: value.clone() for name, value in copy.items()}
+    with torch.no_grad():
+        net.weight.add_(1)
+        net.bias.zero_()
+    assert all(torch.equal(copy[name], before[name]) for name in before)
+    assert not any(value.requires_grad for value in detached(dict(net.named_parameters())).values())
+
+
+def test_adopting_overwrites_the_named_tensors_and_leaves_the_others():
+    net = nn.Linear(2, 2)
+    bias = net.bias.detach().clone()
+    adopt(net, {"weight": torch.full((2, 2), 5.0)})
+    assert torch.equal(net.weight.detach(), torch.full((2, 2), 5.0))
+    assert torch.equal(net.bias.detach(), bias)
+
+
+def test_adopting_an_unexpected_name_is_an_error():
+    with pytest.raises(KeyError, match=r"weights"):
+        adopt(nn.Linear(2, 2), {"weights": torch.zeros(2, 2)})
+
+
+def test_bytes_are_those_of_the_numbers():
+    state = {"a": torch.zeros(3, 5), "b": torch.zeros(2, dtype=torch.int64), "c": torch.zeros(())}
+    assert bytes_of(state) == 3 * 5 * 4 + 2 * 8 + 4
+    assert bytes_of({}) == 0
