@@ -76,6 +76,7 @@ def test_a_moment_comes_back_as_it_was(run):
 
 
 def test_only_changed_clients_are_written_and_only_named_files_stay(run):
+    (run.resume_folder / "left-by-a-crash.safetensors").write_bytes(b"")
     save_progress(run, _saved(1, 0.25), changed=[0, 1])
     save_progress(run, _saved(2, 0.5), changed=[1])
     found = load_progress(run)
@@ -124,8 +125,6 @@ def test_a_crash_while_old_files_are_removed_leaves_the_new_moment(run, monkeypa
         save_progress(run, _saved(2, 0.5), changed=[0, 1])
     monkeypatch.setattr(Path, "unlink", unlink)
     assert _moment(load_progress(run)) == _moment(_saved(2, 0.5))
-    save_progress(run, _saved(3, 0.75), changed=[0, 1])
-    assert len(list(run.resume_folder.iterdir())) == 5
 
 
 @pytest.mark.parametrize("kept", [0, 4, 60, -1])

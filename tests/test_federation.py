@@ -67,7 +67,6 @@ def _head(rounds=3):
 
 
 def test_one_client_is_centralized_training():
-    """Bit for bit the plain loop over epochs, with one Adam that lives from the first step to the last."""
     engine, stage, net = _engine([slice(0, 20)], keep=True), _stage(rounds=3), _net()
     images, views = load_dataset("digits", limit=20).images, preset("digits")
     optimizer = torch.optim.Adam(trainable(net, stage), 3e-4)

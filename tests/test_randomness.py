@@ -38,6 +38,10 @@ def test_generators_leave_the_global_ones_alone():
 
 
 def test_derived_seeds_stay_the_same_from_version_to_version():
-    """A run is resumed with the numbers it began with: a SeedSequence of the seed and crc32("train")."""
-    expected = int(np.random.SeedSequence([5, 1550247075]).generate_state(1, np.uint64)[0]) // 2
+    """A run is resumed with the numbers it began with: seed, crc32("train") and a closing 1."""
+    expected = int(np.random.SeedSequence([5, 1550247075, 1]).generate_state(1, np.uint64)[0]) // 2
     assert derive(5, "train") == expected
+
+
+def test_places_that_differ_in_a_trailing_zero_are_apart():
+    assert derive(1, "a") != derive(1, "a", 0)

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedmcc.states import adopt, below, bytes_of, detached, prefixed, select, weighted_average
+from fedmcc.states import adopt, below, bytes_of, detached, distance, mix, prefixed, select, weighted_average
 
 
 def _states(count, seed=0):
@@ -100,3 +100,34 @@ def test_bytes_are_those_of_the_numbers():
     state = {"a": torch.zeros(3, 5), "b": torch.zeros(2, dtype=torch.int64), "c": torch.zeros(())}
     assert bytes_of(state) == 3 * 5 * 4 + 2 * 8 + 4
     assert bytes_of({}) == 0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_mix_has_its_share_of_the_first_and_the_rest_of_the_second(share):
+    a, b = _states(2)
+    found = mix(a, b, share)
+    for name in ("w", "b"):
+        expected = share * a[name].numpy().astype(np.float64) + (1 - share) * b[name].numpy().astype(
+            np.float64
+        )
+        np.testing.assert_allclose(found[name].numpy(), expected.astype(np.float32), rtol=1e-7)
+
+
+def test_a_mix_at_its_ends_is_one_of_the_two_bit_for_bit():
+    a, b = _states(2)
+    assert all(torch.equal(mix(a, b, 1.0)[name], a[name]) for name in a)
+    assert all(torch.equal(mix(a, b, 0.0)[name], b[name]) for name in a)
+
+
+def test_a_mix_has_the_names_of_the_first_and_the_larger_counter():
+    a, b = {"count": torch.tensor(3)}, {"count": torch.tensor(8), "w": torch.zeros(2)}
+    found = mix(a, b, 0.9)
+    assert found.keys() == {"count"}
+    assert found["count"].item() == 8
+
+
+def test_distance_is_the_mean_over_tensors_of_their_euclidean_distance():
+    a = {"x": torch.tensor([[3.0, 0.0], [0.0, 4.0]]), "y": torch.tensor([1.0])}
+    b = {"x": torch.zeros(2, 2), "y": torch.tensor([-2.0]), "z": torch.ones(9)}
+    assert distance(a, b) == pytest.approx((5 + 3) / 2)
+    assert distance(a, a) == 0.0

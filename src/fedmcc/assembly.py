@@ -129,4 +129,6 @@ def _scorer(config: Config, images: ImageSet) -> Scorer:
         if "split" not in {field.name for field in fields(config.data)}:
             raise InputError(f"evaluation.split is '{split}', but this data set has no splits: leave it out.")
         scored = replace(config.data, split=split).load()  # type: ignore[call-arg]
+    if (general.clusters or 0) > len(scored):
+        raise InputError(f"{general.clusters} clusters, but only {len(scored)} images to score: give more.")
     return Scorer(scored, config.views, general.clusters or 0, general.seed, config.evaluation)

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from fedmcc.errors import InputError
@@ -18,9 +19,20 @@ def write_atomically(path: Path, content: bytes | str) -> None:
             os.fsync(file.fileno())
         Path(name).chmod(0o644)
         Path(name).replace(path)
+        _flush_folder(path.parent)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _flush_folder(path: Path) -> None:
+    """See the new name on disk too; not every system lets a folder be opened."""
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def make_folder(path: Path, purpose: str) -> None:

@@ -39,7 +39,7 @@ def by_class(labels: Labels, sharing: Sharing, draw: np.random.Generator) -> lis
     classes = _classes(labels)
     if sharing.clients > len(classes):
         raise InputError(
-            f"{sharing.clients} clients cannot share {len(classes)} classes: have no more clients than classes."
+            f"{sharing.clients} clients cannot share {len(classes)} classes: lower federation.clients."
         )
     runs = np.array_split(np.arange(len(classes)), sharing.clients)
     return [np.sort(np.concatenate([classes[index] for index in run])) for run in runs]

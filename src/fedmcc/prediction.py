@@ -26,7 +26,7 @@ class Predicted(NamedTuple):
 
 def predict(run: Run, path: Path) -> Predicted:
     """Decode the images as the run saw its own, and assign them."""
-    settings = config.load(run.config_file)
+    settings = config.load(run.config_file, ["device=auto"])
     channels = _channels(run)
     seen = settings.data.size if isinstance(settings.data, ImageFiles) else settings.views.size
     images = _read(path, seen, channels)

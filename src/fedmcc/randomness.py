@@ -9,7 +9,8 @@ import torch
 def derive(seed: int, *place: int | str) -> int:
     """A 63-bit seed for one place of use, such as (seed, "train", client, stage, round)."""
     words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in place]
-    return int(np.random.SeedSequence([seed, *words]).generate_state(1, np.uint64)[0] >> 1)
+    sequence = np.random.SeedSequence([seed, *words, 1])  # the 1 keeps trailing zeros apart
+    return int(sequence.generate_state(1, np.uint64)[0] >> 1)
 
 
 def generator(seed: int, *place: int | str) -> torch.Generator:

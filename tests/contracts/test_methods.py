@@ -13,18 +13,26 @@ from fedmcc.methods import METHODS
 from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.networks.initialise import initialise
 from fedmcc.states import detached, select
-from fedmcc.training import Training, pairs_of_views, train, trainable
+from fedmcc.training import Training, train, trainable
 from fedmcc.views import preset
 
 STAGES = [(name, number) for name, kind in METHODS.items() for number in range(len(kind().stages()))]
 over_stages = pytest.mark.parametrize(("name", "number"), STAGES)
 
 
-def _built(name, number=0, norm="group"):
-    encoder = ConvNetOptions(width=4, norm=norm).build(1, 8)
-    net = METHODS[name]().build(encoder, encoder.features, 4)
+def _small(kind):
+    """The method with its defaults, but layers and queues of thousands cut down to 32: tests are short."""
+    return kind(
+        **{field.name: 32 for field in fields(kind) if type(field.default) is int and field.default > 64}
+    )
+
+
+def _built(name, number=0):
+    encoder = ConvNetOptions(width=4, norm="group").build(1, 8)
+    method = _small(METHODS[name])
+    net = method.build(encoder, encoder.features, 4)
     initialise(net, torch.Generator().manual_seed(0))
-    stage = METHODS[name]().stages()[number]
+    stage = method.stages()[number]
     stage.receive(net, Task(0, stage.name, 1, detached(select(net.state_dict(), stage.shared))), {})
     return net, stage
 
@@ -75,6 +83,7 @@ def test_outputs_are_a_named_tuple_with_a_row_per_image(name, number):
 @pytest.mark.parametrize("rows", [slice(0, 3), slice(3, 4), slice(1, 7, 2)])
 def test_any_slice_of_a_batch_gives_the_same_rows(name, number, rows):
     net, stage = _built(name, number)
+    net.eval()  # BatchNorm, where a method has it, mixes the rows of a batch in train mode
     a, b = _views(7)
     whole, part = stage.represent(net, a, b), stage.represent(net, a[rows], b[rows])
     for output, expected in zip(part, whole, strict=True):
@@ -110,16 +119,20 @@ def test_a_step_changes_what_is_trained_and_else_only_the_target(name, number):
 
 
 @over_stages
-def test_training_lowers_the_loss(name, number):
-    net, stage = _built(name, number, "batch")
-    images = Synthetic(samples=64, size=8, channels=1).load().images
-    optimizer = Training(learning_rate=2e-3).build_optimizer(trainable(net, stage))
-    draw, cpu = torch.Generator().manual_seed(0), torch.device("cpu")
+def test_steps_of_the_optimiser_lower_the_loss_of_a_batch(name, number):
+    """What follows a step, such as a queue that fills, is left out: it may raise the loss."""
+    net, stage = _built(name, number)
+    optimizer = Training(learning_rate=3e-3).build_optimizer(trainable(net, stage))
+    images = torch.from_numpy(Synthetic(samples=16, size=8, channels=1).load().images)
+    draw = torch.Generator().manual_seed(0)
+    a, b = (preset("digits")(images, draw) for _ in range(2))
     losses = []
-    for _ in range(15):
-        pairs = pairs_of_views(images, preset("digits", size=8), 32, draw, cpu)
-        losses += train(net, stage, pairs, optimizer)
-    assert sum(losses[-6:]) / 6 < sum(losses[:6]) / 6 - 0.05
+    for _ in range(20):
+        losses.append(stage.loss(stage.represent(net, a, b)))
+        optimizer.zero_grad()
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < losses[0] - 0.02
 
 
 @over_stages

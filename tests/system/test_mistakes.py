@@ -94,6 +94,10 @@ def test_a_wrong_recipe_is_named(refused: Refused, tmp_path: Path, content: byte
     assert hint in refused("run", "wrong.toml")
 
 
+def test_a_missing_recipe_is_named(refused: Refused) -> None:
+    assert "no recipe at nowhere.toml" in refused("run", "nowhere.toml")
+
+
 def test_a_data_set_that_cannot_be_downloaded_says_where_to_put_it(refused: Refused, recipe: Path) -> None:
     message = refused("run", recipe, "--set", "data.name=mnist")
     assert "cannot be reached" in message
@@ -207,7 +211,6 @@ def test_other_commands_name_the_mistake_too(refused: Refused, words: tuple[str,
     ("words", "hint"),
     [
         (("run", "nowhere.toml"), "no recipe at nowhere.toml"),
-        (("run", "{recipe}", "--out", "{recipe}/below"), "Choose another folder"),
         (("evaluate", "{run}"), "damaged"),
     ],
 )

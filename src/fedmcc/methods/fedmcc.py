@@ -14,7 +14,7 @@ from fedmcc.networks.momentum import MomentumPair
 
 @dataclass(frozen=True)
 class FedMCC(MCC):
-    """Federated momentum contrastive clustering: Algorithm 1, then Algorithm 2 (the method `mcc` is one-stage)."""
+    """Federated momentum contrastive clustering: Algorithm 1, then Algorithm 2; `mcc` does both at once."""
 
     rounds: int = 100  # R of Algorithm 1
     epochs: int = 5  # E

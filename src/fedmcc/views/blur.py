@@ -18,7 +18,7 @@ def blur(pixels: Float[Tensor, "n c h w"], sigma: Float[Tensor, " n"]) -> None:
     n, channels, height, width = chosen.shape
     across = chosen.view(n, channels * height, width) @ _weights(widths, width).mT
     down = _weights(widths, height)[:, None] @ across.view(n, channels, height, width)
-    pixels[rows] = down
+    pixels[rows] = down.clamp_(0, 1)  # the weights sum to 1 but for rounding
 
 
 def _weights(sigma: Float[Tensor, " n"], side: int) -> Float[Tensor, "n side side"]:
