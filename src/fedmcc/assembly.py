@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
 import torch
 
 from fedmcc.client import Client
@@ -14,7 +15,8 @@ from fedmcc.evaluation.scoring import Scorer
 from fedmcc.methods.base import Stage
 from fedmcc.networks.initialise import initialise
 from fedmcc.networks.momentum import Network
-from fedmcc.randomness import generator
+from fedmcc.partition import share
+from fedmcc.randomness import derive, generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +31,14 @@ class Experiment:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages of the method."""
-        return self.config.method.stages()
+        """The stages of the method, and of the clustering that follows it."""
+        return stages(self.config)
 
     @property
     def clients(self) -> list[int]:
-        """Who takes part."""
-        return sorted(self.engine.clients)
+        """Who may take part."""
+        only = self.config.federation.only
+        return sorted(self.engine.clients) if only is None else [only]
 
 
 def prepare(config: Config) -> Experiment:
@@ -49,8 +52,12 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
     _check(config, images)
     torch.set_num_threads(config.general.threads or 1)
     net = build_network(config, channels=images.images.shape[1])
-    client = Client(0, images.images, config.views, config.training, config.general.seed)
-    return Experiment(config, images, _scorer(config, images), net, Embedded(net, [client]))
+    return Experiment(config, images, _scorer(config, images), net, Embedded(net, _clients(config, images)))
+
+
+def stages(config: Config) -> tuple[Stage, ...]:
+    """All stages of a run, in order."""
+    return (*config.method.stages(), *config.clustering.stages())
 
 
 def resolve(config: Config, images: ImageSet) -> Config:
@@ -66,7 +73,9 @@ def resolve(config: Config, images: ImageSet) -> Config:
         config,
         general=general,
         views=replace(config.views, size=config.views.size or min(images.images.shape[2:])),
-        training=replace(config.training, keep_optimizer=True if keep is None else keep),
+        training=replace(
+            config.training, keep_optimizer=config.partition.clients == 1 if keep is None else keep
+        ),
     )
 
 
@@ -80,6 +89,9 @@ def build_network(config: Config, channels: int) -> Network:
         features = encoder.features
         assert isinstance(features, int)
         net = config.method.build(encoder, features, general.clusters)
+        if net.online.cluster_projector is not None and config.clustering.stages():
+            raise InputError("The method has a cluster head of its own: leave out the section [clustering].")
+        config.clustering.extend(net, features, general.clusters)
     initialise(net, generator(general.seed, "weights"))
     # Channels last: pooling and convolutions of few channels run several times faster on CPUs.
     return net.to(find_device(general.device), memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
@@ -106,10 +118,26 @@ def _classes(images: ImageSet) -> int:
     return found
 
 
+def _clients(config: Config, images: ImageSet) -> list[Client]:
+    """The owners of the images; a client never sees a label."""
+    general = config.general
+    groups = np.zeros(len(images), np.int64) if images.labels is None else images.labels
+    shards = share(groups, config.partition, derive(general.seed, "partition"))
+    only = config.federation.only
+    if only is not None and not 0 <= only < len(shards):
+        raise InputError(f"federation.only is {only}: give a client from 0 to {len(shards) - 1}.")
+    if len(shards) == 1:  # as it is, perhaps mapped from disk
+        return [Client(0, images.images, config.views, config.training, general.seed)]
+    return [
+        Client(index, images.images[rows], config.views, config.training, general.seed)
+        for index, rows in enumerate(shards)
+    ]
+
+
 def _check(config: Config, images: ImageSet) -> None:
     clusters, batch_size = config.general.clusters or 0, config.training.batch_size
-    for stage in config.method.stages():
-        if stage.rounds < 1 or stage.epochs < 1:
+    for stage in stages(config):
+        if stage.rounds < 1 or (stage.trained and stage.epochs < 1):
             raise InputError(
                 f"The stage {stage.name} has {stage.rounds} rounds of {stage.epochs} epochs: "
                 "set method.rounds and method.epochs to 1 or more."

@@ -3,6 +3,7 @@
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +15,8 @@ from fedmcc.randomness import generator
 from fedmcc.states import State, adopt, below, detached, prefixed, select
 from fedmcc.training import Step, Training, pairs_of_views, train, trainable
 from fedmcc.views import Views
+
+PLAIN_BATCH = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +39,15 @@ class Client:
         adopt(net, below("net", state))
         memory = below(f"memory.{stage.name}", state)
         stage.receive(net, task, memory)
-        optimizer = self.training.build_optimizer(trainable(net, stage))
-        if self.training.keep_optimizer:
-            _restore(optimizer, below(f"optimizer.{stage.name}", state))
+        parameters = trainable(net, stage)
+        optimizer = self.training.build_optimizer(parameters) if parameters else None
         losses = []
-        for loss in train(net, stage, self._pairs(net, stage, task), optimizer):
-            losses.append(loss)
-            yield Step(self.index, loss, self._batch_size)
+        if optimizer is not None:
+            if self.training.keep_optimizer:
+                _restore(optimizer, below(f"optimizer.{stage.name}", state))
+            for loss in train(net, stage, self._pairs(net, stage, task), optimizer):
+                losses.append(loss)
+                yield Step(self.index, loss, self._batch_size)
         return self._reply(net, stage, task, losses), self._remember(net, stage, memory, optimizer)
 
     @property
@@ -66,16 +71,23 @@ class Client:
             stage=stage.name,
             round=task.round,
             samples=len(self.images),
-            loss=sum(losses) / len(losses),
+            loss=sum(losses) / len(losses) if losses else None,
             weights=detached(select(net.state_dict(), stage.shared)),
-            extras=detached(stage.extras(net, self.images)),
+            extras=detached(stage.extras(net, self._plain(net))),
         )
 
+    def _plain(self, net: Network) -> Iterator[Tensor]:
+        """All images in order, without augmentation."""
+        device = next(net.parameters()).device
+        for start in range(0, len(self.images), PLAIN_BATCH):
+            rows = np.arange(start, min(start + PLAIN_BATCH, len(self.images)))
+            yield self.views.plain(torch.from_numpy(self.images[rows]).to(device))
+
     def _remember(
-        self, net: Network, stage: Stage, memory: Memory, optimizer: torch.optim.Optimizer
+        self, net: Network, stage: Stage, memory: Memory, optimizer: torch.optim.Optimizer | None
     ) -> State:
         state = prefixed("net", net.state_dict()) | prefixed(f"memory.{stage.name}", memory)
-        if self.training.keep_optimizer:
+        if self.training.keep_optimizer and optimizer is not None:
             state |= prefixed(f"optimizer.{stage.name}", _moments(optimizer))
         return detached(state)
 

@@ -17,8 +17,10 @@ from fedmcc.data import DATASETS
 from fedmcc.data.base import Source
 from fedmcc.errors import InputError, unknown
 from fedmcc.evaluation.scoring import Evaluation
-from fedmcc.methods import METHODS, Method
+from fedmcc.federation import Federation
+from fedmcc.methods import CLUSTERINGS, METHODS, Clustering, Method
 from fedmcc.networks import ENCODERS, EncoderOptions
+from fedmcc.partition import Sharing
 from fedmcc.training import Training
 from fedmcc.views import PRESETS, Views
 
@@ -29,6 +31,7 @@ CHOICES: dict[str, tuple[Mapping[str, type[Any]], str]] = {  # section: what the
     "data": (DATASETS, "digits"),
     "encoder": (ENCODERS, "convnet"),
     "method": (METHODS, "mcc"),
+    "clustering": (CLUSTERINGS, "none"),
 }
 
 
@@ -59,6 +62,9 @@ class Config:
     views: Views
     encoder: EncoderOptions
     method: Method
+    clustering: Clustering
+    partition: Sharing
+    federation: Federation
     training: Training
     evaluation: Evaluation
 
@@ -113,6 +119,9 @@ def parse(table: Mapping[str, Any]) -> Config:
         views=_views(table.get("views", {}), data),
         encoder=cast(EncoderOptions, _choose("encoder", table)),
         method=cast(Method, _choose("method", table)),
+        clustering=cast(Clustering, _choose("clustering", table)),
+        partition=_build("partition", Sharing, table.get("partition", {})),
+        federation=_build("federation", Federation, table.get("federation", {})),
         training=_build("training", Training, table.get("training", {})),
         evaluation=_build("evaluation", Evaluation, table.get("evaluation", {})),
     )

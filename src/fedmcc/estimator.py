@@ -93,7 +93,7 @@ class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
         return parse(table)
 
 
-def _train(experiment: Experiment) -> list[float]:
+def _train(experiment: Experiment) -> list[float | None]:
     progress, losses = Progress(detached(experiment.net.state_dict())), []
     for stage in experiment.stages:
         for event in rounds(stage, progress, experiment.engine, experiment.clients):

@@ -5,10 +5,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
+from fedmcc.errors import InputError
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Stage
 from fedmcc.states import State, select
 from fedmcc.training import Step
+
+
+@dataclass(frozen=True)
+class Federation:
+    """How a server runs its rounds."""
+
+    fraction: float = 1.0  # of the clients that take part in a round
+    only: int | None = None  # this client trains alone: the paper's single client
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= 1:
+            raise InputError(f"federation.fraction is {self.fraction}: give a number above 0, up to 1.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +41,7 @@ class Round:
 
     progress: Progress
     updates: tuple[Update, ...]
-    loss: float  # mean over images
+    loss: float | None  # mean over images; None where nothing was trained
     bytes_down: int
     bytes_up: int
     seconds: float
@@ -86,6 +99,7 @@ def _advance(stage: Stage, progress: Progress, updates: Sequence[Update]) -> Pro
     )
 
 
-def _mean_loss(updates: Sequence[Update]) -> float:
-    samples = sum(update.samples for update in updates)
-    return sum(update.loss * update.samples for update in updates) / samples
+def _mean_loss(updates: Sequence[Update]) -> float | None:
+    losses = [(update.loss, update.samples) for update in updates if update.loss is not None]
+    samples = sum(count for _, count in losses)
+    return sum(loss * count for loss, count in losses) / samples if samples else None

@@ -29,7 +29,7 @@ class Update:
     stage: str
     round: int
     samples: int
-    loss: float
+    loss: float | None  # None where nothing was trained
     weights: State
     extras: State = field(default_factory=dict)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int64
 
-from fedmcc.errors import InputError
+from fedmcc.errors import InputError, unknown
 
 Rows = Int64[np.ndarray, " m"]
 Labels = Int64[np.ndarray, " n"]
@@ -20,10 +20,17 @@ Labels = Int64[np.ndarray, " n"]
 class Sharing:
     """How a simulation hands out its images."""
 
+    name: str = "iid"  # iid, by_class, dirichlet or by_group
     clients: int = 1  # K
     alpha: float = 0.5  # of dirichlet: small is uneven
     uneven: float = 0.0  # of iid: spread of the logarithm of the clients' sizes
     smallest: int = 2  # images that every client has at least
+
+    def __post_init__(self) -> None:
+        if self.name not in PARTITIONS:
+            raise unknown("partition", self.name, PARTITIONS)
+        if self.clients < 1:
+            raise InputError(f"partition.clients is {self.clients}: give 1 or more.")
 
 
 def iid(labels: Labels, sharing: Sharing, draw: np.random.Generator) -> list[Rows]:
@@ -39,7 +46,7 @@ def by_class(labels: Labels, sharing: Sharing, draw: np.random.Generator) -> lis
     classes = _classes(labels)
     if sharing.clients > len(classes):
         raise InputError(
-            f"{sharing.clients} clients cannot share {len(classes)} classes: lower federation.clients."
+            f"{sharing.clients} clients cannot share {len(classes)} classes: lower partition.clients."
         )
     runs = np.array_split(np.arange(len(classes)), sharing.clients)
     return [np.sort(np.concatenate([classes[index] for index in run])) for run in runs]
@@ -48,7 +55,7 @@ def by_class(labels: Labels, sharing: Sharing, draw: np.random.Generator) -> lis
 def dirichlet(labels: Labels, sharing: Sharing, draw: np.random.Generator) -> list[Rows]:
     """Every class is spread over the clients by a draw from Dirichlet(alpha), until none is too small."""
     if sharing.alpha <= 0:
-        raise InputError(f"federation.alpha is {sharing.alpha}: give a positive number.")
+        raise InputError(f"partition.alpha is {sharing.alpha}: give a positive number.")
     for _ in range(1000):
         drawn = draw.dirichlet([sharing.alpha] * sharing.clients, len(_classes(labels)))
         pairs = zip(_classes(labels), drawn, strict=True)
@@ -57,7 +64,7 @@ def dirichlet(labels: Labels, sharing: Sharing, draw: np.random.Generator) -> li
             return shards
     raise InputError(
         f"With alpha {sharing.alpha} no draw gives {sharing.clients} clients {sharing.smallest} images each: "
-        "raise federation.alpha or lower federation.smallest."
+        "raise partition.alpha or lower partition.smallest."
     )
 
 
@@ -67,7 +74,7 @@ def by_group(labels: Labels, sharing: Sharing, draw: np.random.Generator) -> lis
     if sharing.clients != len(groups):
         raise InputError(
             f"The images are in {len(groups)} groups and there are {sharing.clients} clients: "
-            f"set federation.clients to {len(groups)}."
+            f"set partition.clients to {len(groups)}."
         )
     return groups
 
@@ -80,6 +87,18 @@ PARTITIONS: dict[str, Partition] = {
     "dirichlet": dirichlet,
     "by_group": by_group,
 }
+
+
+def share(labels: Labels, sharing: Sharing, seed: int) -> list[Rows]:
+    """The rows of each client."""
+    shards = PARTITIONS[sharing.name](labels, sharing, np.random.default_rng(seed))
+    least = min(map(len, shards))
+    if least < sharing.smallest:
+        raise InputError(
+            f"A client would have {least} images, fewer than partition.smallest = {sharing.smallest}: "
+            "have fewer clients or more images."
+        )
+    return shards
 
 
 def holdings(labels: Labels, shards: list[Rows]) -> Int64[np.ndarray, "clients classes"]:

@@ -1,28 +1,22 @@
 """k-means on features, and on raw pixels as the baseline every method must beat."""
 
-import warnings
-
 import numpy as np
 from jaxtyping import Float32, Int64, UInt8
 from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.preprocessing import normalize
-from threadpoolctl import threadpool_limits
 
+from fedmcc import centroids
 from fedmcc.errors import InputError
 
-RESTARTS = 20  # half of them end in a poor optimum on features of handwritten digits
-SAMPLE = 10_000  # rows on which restarts are tried; the best goes on with all of them
 MOST_PIXELS = 2**28  # as 32-bit floats, 1 GiB: all of CIFAR, 1,783 colour images of 224 px
 
 Assigned = Int64[np.ndarray, " n"]
 Rows = Float32[np.ndarray, "n d"]
 
 
-def kmeans(features: Rows, clusters: int, seed: int, restarts: int = RESTARTS) -> Assigned:
+def kmeans(features: Rows, clusters: int, seed: int) -> Assigned:
     """The cluster of each row by k-means on rows of length 1."""
-    rows = normalize(features)
-    return _predict(_fit(rows, clusters, seed, restarts), rows)
+    rows = centroids.unit_rows(features)
+    return _predict(_fit(rows, clusters, seed), rows)
 
 
 def raw_kmeans(images: UInt8[np.ndarray, "n c h w"], clusters: int, seed: int) -> Assigned:
@@ -34,25 +28,17 @@ def raw_kmeans(images: UInt8[np.ndarray, "n c h w"], clusters: int, seed: int) -
     rows = np.arange(len(images))
     if len(images) > most:
         rows = np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
-    model = _fit(_pixels(images[rows]), clusters, seed, RESTARTS)
+    model = _fit(_pixels(images[rows]), clusters, seed)
     blocks = [_predict(model, _pixels(images[start : start + most])) for start in range(0, len(images), most)]
     return np.concatenate(blocks)
 
 
-def _fit(rows: Rows, clusters: int, seed: int, restarts: int) -> KMeans:
+def _fit(rows: Rows, clusters: int, seed: int) -> KMeans:
     if len(rows) < clusters:
         raise InputError(
             f"Cannot make {clusters} clusters of {len(rows)} images: ask for fewer, or give more images."
         )
-    model = KMeans(clusters, n_init=restarts, random_state=seed % 2**32)  # the range scikit-learn takes
-    # Threads add up their parts of a centre in the order they finish: only one gives the same bits each time.
-    with warnings.catch_warnings(), threadpool_limits(1, user_api="openmp"):
-        # Fewer distinct rows than clusters leave clusters empty, which the scores show.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        if len(rows) <= max(SAMPLE, clusters):
-            return model.fit(rows)
-        some = np.random.default_rng(seed).choice(len(rows), max(SAMPLE, clusters), replace=False)
-        return KMeans(clusters, n_init=1, init=model.fit(rows[some]).cluster_centers_).fit(rows)
+    return centroids.fit(rows, clusters, seed)
 
 
 def _predict(model: KMeans, rows: Rows) -> Assigned:

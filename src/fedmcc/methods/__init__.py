@@ -1,10 +1,13 @@
 """The methods by name. A new one is a file in this folder and a line in METHODS."""
 
-from fedmcc.methods.base import Method, Stage
+from fedmcc.methods.base import Clustering, Method, NoClustering, Stage
 from fedmcc.methods.byol import FedBYOL
 from fedmcc.methods.cc import CC
+from fedmcc.methods.cluster_contrast import ClusterContrast
 from fedmcc.methods.fedca import FedCA
 from fedmcc.methods.fedema import FedEMA
+from fedmcc.methods.federated_kmeans import FederatedKMeans
+from fedmcc.methods.fedmcc import FedMCC
 from fedmcc.methods.fedu import FedU
 from fedmcc.methods.mcc import MCC
 from fedmcc.methods.moco import FedMoCo
@@ -14,6 +17,7 @@ from fedmcc.methods.simsiam import FedSimSiam
 METHODS: dict[str, type[Method]] = {
     "cc": CC,
     "mcc": MCC,
+    "fedmcc": FedMCC,
     "fedbyol": FedBYOL,
     "fedu": FedU,
     "fedema": FedEMA,
@@ -23,4 +27,10 @@ METHODS: dict[str, type[Method]] = {
     "fedca": FedCA,
 }
 
-__all__ = ["METHODS", "Method", "Stage"]
+CLUSTERINGS: dict[str, type[Clustering]] = {  # what may follow a method that learns features alone
+    "none": NoClustering,
+    "mcc": ClusterContrast,
+    "kmeans": FederatedKMeans,
+}
+
+__all__ = ["CLUSTERINGS", "METHODS", "Clustering", "Method", "Stage"]

@@ -4,13 +4,12 @@ Every hook has the default of plain federated averaging. Centralized training is
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from fedmcc.data.base import Images
 from fedmcc.errors import InputError
 from fedmcc.messages import Task, Update
 from fedmcc.networks.momentum import Network
@@ -33,7 +32,7 @@ class Stage:
 
     name: str
     rounds: int  # R
-    epochs: int  # E, local epochs in a round
+    epochs: int  # E, local epochs in a round; 0 where nothing is trained
     trained: Parts  # submodules the optimiser updates
     shared: Parts  # submodules averaged every round
     frozen: Parts = ()  # submodules the server hands out once, when a client meets the stage
@@ -56,8 +55,8 @@ class Stage:
         """What a client does with the global model: adopt it."""
         adopt(net, task.weights)
 
-    def extras(self, net: Any, images: Images) -> State:
-        """Small tensors that a client adds to its reply: none."""
+    def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
+        """Small tensors that a client adds to its reply: none. `batches` are its images, not augmented."""
         return {}
 
     def combine(self, updates: Sequence[Update]) -> Aggregate:
@@ -83,3 +82,26 @@ class Method(Protocol):
 
     def stages(self) -> tuple[Stage, ...]:
         """The stages, in order."""
+
+
+@runtime_checkable
+class Clustering(Protocol):
+    """What may follow a method that learns features alone: a head, and the stages that train it."""
+
+    def extend(self, net: Network, features: int, clusters: int) -> None:
+        """Give the network a cluster projector."""
+
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages, in order."""
+
+
+@dataclass(frozen=True)
+class NoClustering:
+    """Nothing follows; a method without a head of its own is scored by k-means on all features."""
+
+    def extend(self, net: Network, features: int, clusters: int) -> None:
+        """The network stays as it is."""
+
+    def stages(self) -> tuple[Stage, ...]:
+        """No stage."""
+        return ()

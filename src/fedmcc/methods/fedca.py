@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmcc.data.base import Images
 from fedmcc.errors import InputError
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Aggregate, Memory, Parts, Stage, refuse_unless_positive
@@ -123,7 +122,7 @@ class Representation(Stage):
             others = task.extras["dictionary"][task.extras["owners"] != task.client]
             net.foreign = others.to(net.foreign)
 
-    def extras(self, net: Any, images: Images) -> State:
+    def extras(self, net: Any, batches: object) -> State:
         """The projections of the images trained on last."""
         return {"dictionary": net.gathered}
 

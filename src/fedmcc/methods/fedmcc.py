@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmcc.losses import Quartet, cluster_balance, momentum_contrast
+from fedmcc.losses import Quartet, momentum_contrast
 from fedmcc.messages import Task
 from fedmcc.methods.base import Memory, Parts, Stage
+from fedmcc.methods.cluster_contrast import ClusterContrast
 from fedmcc.methods.mcc import MCC, receive_pair
 from fedmcc.networks.momentum import MomentumPair
 
@@ -23,29 +24,31 @@ class FedMCC(MCC):
 
     def stages(self) -> tuple[Stage, ...]:
         """Representation, then clustering."""
-        instance, cluster = ("encoder", "instance_projector"), ("cluster_projector",)
-        return (
-            Representation(
-                rounds=self.rounds, epochs=self.epochs, shared=self._shared(instance), method=self
-            ),
-            Clustering(
-                rounds=self.clustering_rounds,
-                epochs=self.clustering_epochs,
-                shared=self._shared(cluster),
-                method=self,
-            ),
-        )
-
-    def _shared(self, parts: Parts) -> Parts:
+        parts = ("encoder", "instance_projector")
         branches = ("online", "target") if self.target == "share" else ("online",)
-        return tuple(f"{branch}.{part}" for branch in branches for part in parts)
+        shared = tuple(f"{branch}.{part}" for branch in branches for part in parts)
+        first = Representation(rounds=self.rounds, epochs=self.epochs, shared=shared, method=self)
+        return (first, *self._clustering().stages())
+
+    def _clustering(self) -> ClusterContrast:
+        return ClusterContrast(
+            rounds=self.clustering_rounds,
+            epochs=self.clustering_epochs,
+            temperature=self.cluster_temperature,
+            momentum=self.momentum,
+            entropy_weight=self.entropy_weight,
+            anchor=self.anchor,
+            positive_in_denominator=self.positive_in_denominator,
+            target=self.target,
+            hidden=self.hidden,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Representation(Stage):
     """Algorithm 1: L_I on the encoder and the instance projector."""
 
-    method: FedMCC
+    method: MCC
     name: str = "representation"
     trained: Parts = ("online.encoder", "online.instance_projector")
     shared: Parts = ("online.encoder", "online.instance_projector")
@@ -66,40 +69,6 @@ class Representation(Stage):
     def after_step(self, net: MomentumPair, outputs: object) -> None:
         """The target follows."""
         net.update(self.method.momentum)
-
-    def receive(self, net: MomentumPair, task: Task, memory: Memory) -> None:
-        """As MCC: the target stays at home (D10)."""
-        receive_pair(net, task, memory, self.method.target)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Clustering(Stage):
-    """Algorithm 2: L_C on the cluster projector, over the frozen global encoder."""
-
-    method: FedMCC
-    name: str = "clustering"
-    trained: Parts = ("online.cluster_projector",)
-    shared: Parts = ("online.cluster_projector",)
-    frozen: Parts = ("online.encoder",)
-
-    def represent(self, net: MomentumPair, a: Tensor, b: Tensor) -> Quartet:
-        """One frozen encoder serves both branches (D13)."""
-        with torch.no_grad():
-            h_a, h_b = net.online.encoder(a), net.online.encoder(b)
-            targets = net.target.assign(h_a), net.target.assign(h_b)
-        return Quartet(net.online.assign(h_a), net.online.assign(h_b), *targets)
-
-    def loss(self, outputs: Quartet) -> Tensor:
-        """L_C with the entropies maximised (D2) and without the target's (D7)."""
-        method = self.method
-        columns = Quartet(*(y.T for y in outputs))
-        form = (method.anchor, method.positive_in_denominator)
-        balance = cluster_balance(outputs.a) + cluster_balance(outputs.b)
-        return momentum_contrast(columns, method.cluster_temperature, *form) - method.entropy_weight * balance
-
-    def after_step(self, net: MomentumPair, outputs: object) -> None:
-        """The target's projector follows; its encoder is not in use."""
-        net.update(self.method.momentum, "cluster_projector")
 
     def receive(self, net: MomentumPair, task: Task, memory: Memory) -> None:
         """As MCC: the target stays at home (D10)."""

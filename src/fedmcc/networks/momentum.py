@@ -60,15 +60,16 @@ class MomentumPair(Network):
         super().__init__(online)
         self.target = deepcopy(online).requires_grad_(False)
 
-    @torch.no_grad()
-    def update(self, momentum: float, part: str = "") -> None:
-        """Move the target's parameters: m target + (1 - m) online; buffers stay its own (D12).
-
-        `part` names a submodule of the branches, when only that one is in use.
-        """
-        target, online = (branch.get_submodule(part) for branch in (self.target, self.online))
-        torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), 1 - momentum)
+    def update(self, momentum: float) -> None:
+        """Move the target's parameters: m target + (1 - m) online; buffers stay its own (D12)."""
+        follow(self.target, self.online, momentum)
 
     def reset_target(self) -> None:
         """Make the target a copy of the online branch, buffers included."""
         self.target.load_state_dict(self.online.state_dict())
+
+
+@torch.no_grad()
+def follow(target: nn.Module, online: nn.Module, momentum: float) -> None:
+    """The moving average in place: m target + (1 - m) online, over parameters alone."""
+    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), 1 - momentum)

@@ -1,0 +1,33 @@
+"""k-means centres, as every part of the program finds them: several starts, one thread, the same bits."""
+
+import warnings
+
+import numpy as np
+from jaxtyping import Float, Float32
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
+
+RESTARTS = 20  # half of them end in a poor optimum on features of handwritten digits
+SAMPLE = 10_000  # rows on which restarts are tried; the best goes on with all of them
+
+
+def fit(
+    rows: Float[np.ndarray, "n d"], clusters: int, seed: int, weights: Float[np.ndarray, " n"] | None = None
+) -> KMeans:
+    """The best of several k-means of rows that may weigh differently; needs as many rows as clusters."""
+    model = KMeans(clusters, n_init=RESTARTS, random_state=seed % 2**32)  # the range scikit-learn takes
+    # Threads add up their parts of a centre in the order they finish: only one gives the same bits each time.
+    with warnings.catch_warnings(), threadpool_limits(1, user_api="openmp"):
+        # Fewer distinct rows than clusters leave clusters empty, which the scores show.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        if weights is not None or len(rows) <= max(SAMPLE, clusters):
+            return model.fit(rows, sample_weight=weights)
+        some = np.random.default_rng(seed).choice(len(rows), max(SAMPLE, clusters), replace=False)
+        return KMeans(clusters, n_init=1, init=model.fit(rows[some]).cluster_centers_).fit(rows)
+
+
+def unit_rows(rows: Float32[np.ndarray, "n d"]) -> Float32[np.ndarray, "n d"]:
+    """Rows scaled to length 1; zero rows stay zero."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(lengths > 0, lengths, 1)

@@ -1,0 +1,83 @@
+"""Algorithm 2: MCC's clustering stage over a frozen encoder, after any method that learned one."""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedmcc.losses import Anchor, Quartet, cluster_balance, momentum_contrast
+from fedmcc.messages import Task
+from fedmcc.methods.base import Memory, Parts, Stage
+from fedmcc.methods.mcc import Target
+from fedmcc.networks.momentum import Branch, follow
+from fedmcc.networks.projectors import cluster_projector
+from fedmcc.states import adopt
+
+
+@dataclass(frozen=True)
+class ClusterContrast:
+    """MCC's clustering stage: cluster contrast of a new head over the frozen encoder (Algorithm 2)."""
+
+    rounds: int = 10  # R
+    epochs: int = 5  # E
+    temperature: float = 1.0  # tau_C
+    momentum: float = 0.99  # m
+    entropy_weight: float = 1.0  # of the online entropies, which are maximised (D2, D7)
+    anchor: Anchor = "paper"  # D6
+    positive_in_denominator: bool = False  # D1
+    target: Target = "keep"  # the target head from round to round (D10)
+    hidden: int | None = None  # width of the projector; None: as wide as the features
+
+    def extend(self, net: Any, features: int, clusters: int) -> None:
+        """Give the network an online cluster projector and its target."""
+        net.online.cluster_projector = cluster_projector(features, self.hidden or features, clusters)
+        if not hasattr(net, "target"):
+            net.target = Branch(nn.Identity())
+        net.target.cluster_projector = deepcopy(net.online.cluster_projector).requires_grad_(False)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """One stage."""
+        head, target = "online.cluster_projector", "target.cluster_projector"
+        shared = (head, target) if self.target == "share" else (head,)
+        return (Clustering(rounds=self.rounds, epochs=self.epochs, shared=shared, method=self),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clustering(Stage):
+    """L_C on the cluster projector."""
+
+    method: ClusterContrast
+    name: str = "clustering"
+    trained: Parts = ("online.cluster_projector",)
+    shared: Parts = ("online.cluster_projector",)
+    frozen: Parts = ("online.encoder",)
+
+    def represent(self, net: Any, a: Tensor, b: Tensor) -> Quartet:
+        """One frozen encoder serves both branches (D13)."""
+        online, target = net.online, net.target
+        with torch.no_grad():
+            h_a, h_b = online.encoder(a), online.encoder(b)
+            targets = target.assign(h_a), target.assign(h_b)
+        return Quartet(online.assign(h_a), online.assign(h_b), *targets)
+
+    def loss(self, outputs: Quartet) -> Tensor:
+        """L_C with the entropies maximised (D2) and without the target's (D7)."""
+        method = self.method
+        columns = Quartet(*(y.T for y in outputs))
+        form = (method.anchor, method.positive_in_denominator)
+        balance = cluster_balance(outputs.a) + cluster_balance(outputs.b)
+        return momentum_contrast(columns, method.temperature, *form) - method.entropy_weight * balance
+
+    def after_step(self, net: Any, outputs: object) -> None:
+        """The target's projector follows; its encoder is not in use."""
+        follow(net.target.cluster_projector, net.online.cluster_projector, self.method.momentum)
+
+    def receive(self, net: Any, task: Task, memory: Memory) -> None:
+        """The head is replaced; its target starts as a copy and stays at home (D10)."""
+        adopt(net, task.weights)
+        first = "met" not in memory
+        if self.method.target == "reset" or (self.method.target == "keep" and first):
+            net.target.cluster_projector.load_state_dict(net.online.cluster_projector.state_dict())
+        memory["met"] = torch.tensor(True)
