@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedmcc import checkpoints
+from fedmcc import checkpoints, tensorfiles
 from fedmcc.checkpoints import (
-    Saved,
     load_metadata,
     load_network,
     load_progress,
+    load_shapes,
     load_state,
     save_progress,
     save_state,
@@ -25,7 +25,8 @@ def run(tmp_path):
     return create_run(tmp_path / "run", "", {})
 
 
-def _saved(round, value, clients=(0, 1)):
+def _moment(round, value, clients=(0, 1)):
+    """Progress, rows, and what the clients remember."""
     progress = Progress(
         model={"w": torch.full((3, 2), value), "n": torch.tensor(round)},
         stage="joint",
@@ -34,15 +35,24 @@ def _saved(round, value, clients=(0, 1)):
         met=frozenset(clients),
     )
     states = {client: {"net.w": torch.full((2,), value + client)} for client in clients}
-    return Saved(progress, states, rows=round)
+    return progress, round, states
 
 
-def _moment(saved):
+def _save(run, moment, changed=(0, 1)):
+    progress, rows, states = moment
+    return save_progress(run, progress, rows, ((client, states[client]) for client in changed))
+
+
+def _numbers(progress, rows, states):
     """Everything in it as plain numbers."""
-    progress = saved.progress
-    states = {k: {n: v.tolist() for n, v in state.items()} for k, state in saved.clients.items()}
+    remembered = {k: {n: v.tolist() for n, v in state.items()} for k, state in states.items()}
     tensors = [{n: v.tolist() for n, v in state.items()} for state in (progress.model, progress.extras)]
-    return progress.stage, progress.round, progress.met, saved.rows, tensors, states
+    return progress.stage, progress.round, progress.met, rows, tensors, remembered
+
+
+def _found(run):
+    saved = load_progress(run)
+    return _numbers(saved.progress, saved.rows, {k: load_state(path) for k, path in saved.clients.items()})
 
 
 class Net(nn.Module):
@@ -71,17 +81,17 @@ def test_there_is_no_progress_before_the_first_round(run):
 
 
 def test_a_moment_comes_back_as_it_was(run):
-    save_progress(run, _saved(1, 0.25), changed=[0, 1])
-    assert _moment(load_progress(run)) == _moment(_saved(1, 0.25))
+    _save(run, _moment(1, 0.25))
+    assert _found(run) == _numbers(*_moment(1, 0.25))
 
 
 def test_only_changed_clients_are_written_and_only_named_files_stay(run):
     (run.resume_folder / "left-by-a-crash.safetensors").write_bytes(b"")
-    save_progress(run, _saved(1, 0.25), changed=[0, 1])
-    save_progress(run, _saved(2, 0.5), changed=[1])
-    found = load_progress(run)
-    assert found.clients[0]["net.w"].tolist() == [0.25, 0.25]
-    assert found.clients[1]["net.w"].tolist() == [1.5, 1.5]
+    _save(run, _moment(1, 0.25))
+    _save(run, _moment(2, 0.5), changed=[1])
+    found = {client: load_state(path) for client, path in load_progress(run).clients.items()}
+    assert found[0]["net.w"].tolist() == [0.25, 0.25]
+    assert found[1]["net.w"].tolist() == [1.5, 1.5]
     names = sorted(path.name for path in run.resume_folder.iterdir())
     assert names == [
         "client-0-joint-000001.safetensors",
@@ -94,7 +104,7 @@ def test_only_changed_clients_are_written_and_only_named_files_stay(run):
 
 @pytest.mark.parametrize("crash", range(1, 6))
 def test_a_crash_at_any_write_leaves_the_moment_before(run, monkeypatch, crash):
-    save_progress(run, _saved(1, 0.25), changed=[0, 1])
+    _save(run, _moment(1, 0.25))
     write, calls = checkpoints.write_atomically, []
 
     def dying(path, content):
@@ -104,14 +114,15 @@ def test_a_crash_at_any_write_leaves_the_moment_before(run, monkeypatch, crash):
         write(path, content)
 
     monkeypatch.setattr(checkpoints, "write_atomically", dying)
+    monkeypatch.setattr(tensorfiles, "write_atomically", dying)
     with pytest.raises(KeyboardInterrupt):
-        save_progress(run, _saved(2, 0.5), changed=[0, 1])
-    assert _moment(load_progress(run)) == _moment(_saved(1, 0.25))
+        _save(run, _moment(2, 0.5))
+    assert _found(run) == _numbers(*_moment(1, 0.25))
 
 
 @pytest.mark.parametrize("crash", range(1, 5))
 def test_a_crash_while_old_files_are_removed_leaves_the_new_moment(run, monkeypatch, crash):
-    save_progress(run, _saved(1, 0.25), changed=[0, 1])
+    _save(run, _moment(1, 0.25))
     unlink, calls = Path.unlink, []
 
     def dying(path, *args, **options):
@@ -122,9 +133,9 @@ def test_a_crash_while_old_files_are_removed_leaves_the_new_moment(run, monkeypa
 
     monkeypatch.setattr(Path, "unlink", dying)
     with pytest.raises(KeyboardInterrupt):
-        save_progress(run, _saved(2, 0.5), changed=[0, 1])
+        _save(run, _moment(2, 0.5))
     monkeypatch.setattr(Path, "unlink", unlink)
-    assert _moment(load_progress(run)) == _moment(_saved(2, 0.5))
+    assert _found(run) == _numbers(*_moment(2, 0.5))
 
 
 @pytest.mark.parametrize("kept", [0, 4, 60, -1])
@@ -132,29 +143,53 @@ def test_a_truncated_file_is_named(tmp_path, kept):
     path = tmp_path / "a.safetensors"
     save_state(path, {"w": torch.zeros(100)})
     path.write_bytes(path.read_bytes()[:kept])
-    for read in (load_state, load_metadata):
+    for read in (load_state, load_metadata, load_shapes):
         with pytest.raises(InputError, match=r"a\.safetensors is damaged or no safetensors file"):
             read(path)
 
 
 def test_a_missing_file_is_named(tmp_path):
-    for read in (load_state, load_metadata):
+    for read in (load_state, load_metadata, load_shapes):
         with pytest.raises(InputError, match=r"There is no checkpoint at .*absent"):
             read(tmp_path / "absent.safetensors")
 
 
-def test_a_file_of_the_moment_that_is_gone_is_named(run):
-    save_progress(run, _saved(1, 0.25), changed=[0, 1])
-    (run.resume_folder / "client-1-joint-000001.safetensors").unlink()
-    with pytest.raises(InputError, match=r"client-1-joint-000001"):
+@pytest.mark.parametrize("name", ["client-1", "model", "extras"])
+def test_a_file_of_the_moment_that_is_gone_is_named(run, name):
+    _save(run, _moment(1, 0.25))
+    (run.resume_folder / f"{name}-joint-000001.safetensors").unlink()
+    with pytest.raises(InputError, match=rf"There is no checkpoint at .*{name}-joint-000001"):
         load_progress(run)
+
+
+def test_what_clients_remember_is_not_read(run, monkeypatch):
+    saved, read = _save(run, _moment(1, 0.25)), []
+    monkeypatch.setattr(checkpoints, "load_state", lambda path: read.append(path.name) or {})
+    assert load_progress(run).clients == saved.clients
+    assert [name.split("-")[0] for name in read] == ["model", "extras"]
+
+
+def test_one_client_after_the_other_is_in_memory_while_they_are_saved(run):
+    progress, rows, states = _moment(1, 0.25)
+
+    def one_by_one():
+        for client, state in states.items():
+            yield client, state
+            assert (run.resume_folder / f"client-{client}-joint-000001.safetensors").exists()
+
+    save_progress(run, progress, rows, one_by_one())
+
+
+def test_shapes_are_read_without_the_tensors(tmp_path):
+    save_state(tmp_path / "a.safetensors", {"w": torch.zeros(3, 2), "n": torch.tensor(1)})
+    assert load_shapes(tmp_path / "a.safetensors") == {"w": (3, 2), "n": ()}
 
 
 @pytest.mark.parametrize(
     "change", [{"clients": ["a"]}, {"met": 3}, {"clients": {"x": "extras-joint-000001.safetensors"}}]
 )
 def test_a_damaged_listing_is_named(run, change):
-    save_progress(run, _saved(1, 0.25), changed=[0, 1])
+    _save(run, _moment(1, 0.25))
     path = run.resume_folder / "progress.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(InputError, match=r"progress\.json is damaged"):

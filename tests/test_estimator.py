@@ -113,3 +113,15 @@ def test_images_of_another_shape_than_fitted_are_said_in_a_sentence(fitted, imag
         fitted.predict(images[:, :1])
     with pytest.raises(InputError, match="The images in X have the shape"):
         fitted.predict(images[0, 0])
+
+
+def test_owners_are_clients_of_a_federation_and_a_single_owner_trains_alone(fitted, images):
+    alone = _model().fit(images, groups=["here"] * len(images))
+    np.testing.assert_array_equal(alone.labels_, fitted.labels_)
+    together = _model().fit(images, groups=["here", "there"] * (len(images) // 2))
+    assert sorted(together._experiment.engine.clients) == [0, 1]
+
+
+def test_owners_must_be_one_for_each_image(images):
+    with pytest.raises(InputError, match="groups has the shape"):
+        _model().fit(images, groups=["here"])

@@ -26,12 +26,12 @@ def _net():
     return net
 
 
-def _engine(shards, keep=False):
+def _engine(shards, keep=False, kind=Embedded):
     images, training = load_dataset("digits", limit=60).images, Training(batch_size=8, keep_optimizer=keep)
     clients = [
         Client(index, images[rows], preset("digits"), training, seed=0) for index, rows in enumerate(shards)
     ]
-    return Embedded(_net(), clients)
+    return kind(_net(), clients)
 
 
 def _all_rounds(engine, clients, stage, progress=None):
@@ -60,6 +60,20 @@ class Recording:
             }
             loss, samples = 0.1 * (task.client + 1), 10 + 7 * task.client
             yield Update(task.client, stage.name, task.round, samples, loss, shared, self.extras)
+
+    def commit(self, accepted):
+        self.committed = accepted
+
+
+class Backwards(Embedded):
+    """Clients train in the opposite order."""
+
+    def run(self, stage, tasks):
+        return super().run(stage, tasks[::-1])
+
+
+def _same(one, other):
+    return all(torch.equal(one.progress.model[name], value) for name, value in other.progress.model.items())
 
 
 def _head(rounds=3):
@@ -107,8 +121,9 @@ def test_order_of_replies_does_not_matter():
 
 
 def test_order_in_which_clients_train_does_not_matter():
-    one, other = (_all_rounds(_engine(SHARDS), order, _stage())[-1] for order in ([0, 1, 2], [2, 0, 1]))
-    assert all(torch.equal(one.progress.model[n], v) for n, v in other.progress.model.items())
+    engines = _engine(SHARDS), _engine(SHARDS, kind=Backwards)
+    one, other = (_all_rounds(engine, [0, 1, 2], _stage())[-1] for engine in engines)
+    assert _same(one, other)
     assert one.loss == other.loss
 
 
@@ -119,6 +134,7 @@ def test_bytes_are_those_of_every_shared_number():
         if name.startswith("online."):
             each += value.numel() * (8 if "num_batches" in name else 4)
     assert round.bytes_down == round.bytes_up == 3 * each
+    assert round.traffic == dict.fromkeys(range(3), (each, each))
 
 
 def test_frozen_parts_are_handed_out_once_to_each_client():

@@ -2,20 +2,21 @@
 
 import os
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
-import numpy as np
 import torch
 
 from fedmcc.client import Client
 from fedmcc.config import Config
 from fedmcc.data.base import ImageSet
-from fedmcc.engines.embedded import Embedded
+from fedmcc.engines import Simulation
 from fedmcc.errors import InputError
 from fedmcc.evaluation.scoring import Scorer
+from fedmcc.federation import Policy
 from fedmcc.methods.base import Stage
 from fedmcc.networks.initialise import initialise
 from fedmcc.networks.momentum import Network
-from fedmcc.partition import share
+from fedmcc.partition import Rows, settled, share
 from fedmcc.randomness import derive, generator
 
 
@@ -27,12 +28,17 @@ class Experiment:
     images: ImageSet
     scorer: Scorer
     net: Network
-    engine: Embedded
+    engine: Simulation
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The stages of the method, and of the clustering that follows it."""
         return stages(self.config)
+
+    @property
+    def policy(self) -> Policy:
+        """How the server runs its rounds."""
+        return Policy(self.config.federation, self.config.general.seed)
 
     @property
     def clients(self) -> list[int]:
@@ -51,8 +57,10 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
     config = resolve(config, images)
     _check(config, images)
     torch.set_num_threads(config.general.threads or 1)
-    net = build_network(config, channels=images.images.shape[1])
-    return Experiment(config, images, _scorer(config, images), net, Embedded(net, _clients(config, images)))
+    make = partial(build_network, config, channels=images.images.shape[1])
+    net = make()
+    engine = config.engine.build(net, make, _clients(config, images))
+    return Experiment(config, images, _scorer(config, images), net, engine)
 
 
 def stages(config: Config) -> tuple[Stage, ...]:
@@ -69,14 +77,20 @@ def resolve(config: Config, images: ImageSet) -> Config:
         threads=config.general.threads or os.cpu_count() or 1,
     )
     keep = config.training.keep_optimizer
+    partition = settled(config.partition, images)
     return replace(
         config,
         general=general,
+        engine=config.engine.settled(),
         views=replace(config.views, size=config.views.size or min(images.images.shape[2:])),
-        training=replace(
-            config.training, keep_optimizer=config.partition.clients == 1 if keep is None else keep
-        ),
+        partition=partition,
+        training=replace(config.training, keep_optimizer=partition.clients == 1 if keep is None else keep),
     )
+
+
+def share_out(config: Config, images: ImageSet) -> list[Rows]:
+    """The rows of each client."""
+    return share(images, config.partition, derive(config.general.seed, "partition"))
 
 
 def build_network(config: Config, channels: int) -> Network:
@@ -121,8 +135,7 @@ def _classes(images: ImageSet) -> int:
 def _clients(config: Config, images: ImageSet) -> list[Client]:
     """The owners of the images; a client never sees a label."""
     general = config.general
-    groups = np.zeros(len(images), np.int64) if images.labels is None else images.labels
-    shards = share(groups, config.partition, derive(general.seed, "partition"))
+    shards = share_out(config, images)
     only = config.federation.only
     if only is not None and not 0 <= only < len(shards):
         raise InputError(f"federation.only is {only}: give a client from 0 to {len(shards) - 1}.")
@@ -142,6 +155,7 @@ def _check(config: Config, images: ImageSet) -> None:
                 f"The stage {stage.name} has {stage.rounds} rounds of {stage.epochs} epochs: "
                 "set method.rounds and method.epochs to 1 or more."
             )
+    config.federation.size(config.partition.clients)  # says what is wrong
     if clusters > len(images):
         raise InputError(f"{clusters} clusters of {len(images)} images: lower clusters or give more images.")
     if batch_size > len(images):

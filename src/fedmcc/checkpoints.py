@@ -1,13 +1,12 @@
 """Networks and progress on disk: safetensors and JSON, whole or absent, checked before they are used."""
 
 import json
-from collections.abc import Collection, Mapping
+import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from fedmcc.errors import InputError
@@ -15,46 +14,18 @@ from fedmcc.federation import Progress
 from fedmcc.files import write_atomically
 from fedmcc.runs import Run
 from fedmcc.states import State, adopt
+from fedmcc.tensorfiles import load_metadata, load_shapes, load_state, save_state
 
-
-def save_state(path: Path, state: State, metadata: Mapping[str, str] | None = None) -> None:
-    """A state as a safetensors file."""
-    contiguous = {name: value.contiguous() for name, value in state.items()}
-    # An empty dictionary of metadata beside no tensors would make a file that cannot be read.
-    content = safetensors.torch.save(contiguous, dict(metadata) if metadata else None)
-    write_atomically(path, _sorted(content))
-
-
-def _sorted(content: bytes) -> bytes:
-    """The same file with its metadata in order, which safetensors leaves to chance."""
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:end])
-    if "__metadata__" in header:
-        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    return content[:8] + text.ljust(end - 8) + content[end:]
-
-
-def load_state(path: Path) -> State:
-    """A state from a safetensors file."""
-    try:
-        return safetensors.torch.load_file(path)
-    except FileNotFoundError:
-        raise InputError(f"There is no checkpoint at {path}: let the run finish or give another.") from None
-    except (SafetensorError, OSError) as error:
-        raise InputError(
-            f"{path} is damaged or no safetensors file ({error}): restore it from a copy."
-        ) from None
-
-
-def load_metadata(path: Path) -> dict[str, str]:
-    """The words beside the tensors."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return file.metadata() or {}
-    except (SafetensorError, OSError):
-        load_state(path)  # says what is wrong
-        return {}
+__all__ = [
+    "Saved",
+    "load_metadata",
+    "load_network",
+    "load_progress",
+    "load_shapes",
+    "load_state",
+    "save_progress",
+    "save_state",
+]
 
 
 def load_network(net: nn.Module, path: Path) -> None:
@@ -82,41 +53,39 @@ class Saved:
     """A moment of a run between two rounds."""
 
     progress: Progress
-    clients: dict[int, State]
     rows: int  # lines of metrics.jsonl that belong to it
+    clients: Mapping[int, Path]  # where what each client remembers lies, to be read when it is needed
 
 
-def save_progress(run: Run, saved: Saved, changed: Collection[int]) -> None:
+def save_progress(run: Run, progress: Progress, rows: int, changed: Iterable[tuple[int, State]]) -> Saved:
     """Commit a round: new files first, then the list that names them, then the old files go.
 
-    Only the clients in `changed` are written again.
+    Only what the clients in `changed` remember is written, one after the other.
     """
-    progress, folder = saved.progress, run.resume_folder
+    folder = run.resume_folder
     moment = f"{progress.stage}-{progress.round:06}.safetensors"
-    files = _listing(run).get("clients", {})
-    for client in changed:
+    files = dict(_listing(run).get("clients", {}))
+    for client, state in changed:
         files[str(client)] = f"client-{client}-{moment}"
-        save_state(folder / files[str(client)], saved.clients[client])
+        save_state(folder / files[str(client)], state)
     save_state(folder / f"model-{moment}", progress.model)
     save_state(folder / f"extras-{moment}", progress.extras)
-    listing = {
+    listing: dict[str, Any] = {
         "stage": progress.stage,
         "round": progress.round,
-        "rows": saved.rows,
+        "rows": rows,
         "met": sorted(progress.met),
         "model": f"model-{moment}",
         "extras": f"extras-{moment}",
         "clients": files,
     }
     write_atomically(folder / "progress.json", json.dumps(listing, indent=2) + "\n")
-    named = {"progress.json", listing["model"], listing["extras"], *files.values()}
-    for path in folder.iterdir():
-        if path.name not in named:
-            path.unlink()
+    _keep(folder, {"progress.json", listing["model"], listing["extras"], *files.values()})
+    return Saved(progress, rows, {int(client): folder / name for client, name in files.items()})
 
 
 def load_progress(run: Run) -> Saved | None:
-    """The last committed round, or nothing when there is none yet."""
+    """The last committed round, or nothing when there is none yet; what clients remember is not read."""
     listing = _listing(run)
     if not listing:
         return None
@@ -129,11 +98,24 @@ def load_progress(run: Run) -> Saved | None:
             extras=load_state(folder / listing["extras"]),
             met=frozenset(listing["met"]),
         )
-        clients = {int(client): load_state(folder / name) for client, name in listing["clients"].items()}
-        return Saved(progress, clients, listing["rows"])
+        clients = {int(client): folder / name for client, name in listing["clients"].items()}
+        for path in clients.values():
+            load_shapes(path)  # says what is missing or damaged before anything is run
+        return Saved(progress, listing["rows"], clients)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InputError(f"{folder / 'progress.json'} is damaged: restore it from a copy.") from None
 
 
 def _listing(run: Run) -> dict[str, Any]:
     return run.read_json("resume/progress.json")
+
+
+def _keep(folder: Path, named: set[str]) -> None:
+    """Remove everything else from the folder."""
+    for path in folder.iterdir():
+        if path.name in named:
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Change an option, such as method.momentum=0.996.")
 ]
+Recipe = Annotated[Path, typer.Argument(metavar="RECIPE", help="A TOML file, or a folder of images.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")]
 
 
@@ -76,19 +77,12 @@ def options(
 
 @command
 def run(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A TOML file, or a folder of images.")],
+    recipe: Recipe,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The new run directory [runs/RECIPE-001].")] = None,
 ) -> None:
     """Train on a recipe, or on a folder of images: `fedmcc run PICTURES --set clusters=10`."""
-    from fedmcc import config
-
-    if recipe.is_dir():
-        table: config.Table = {"data": {"name": "folder", "root": str(recipe)}}
-        loaded = config.parse(config.apply_settings(table, settings or []))
-    else:
-        loaded = config.load(recipe, settings or [])
-    _begin(loaded, out, recipe.resolve().stem)
+    _begin(_load(recipe, settings), out, recipe.resolve().stem)
 
 
 @command
@@ -153,6 +147,29 @@ def views(
 
 
 @command
+def partition(
+    recipe: Recipe,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="A picture of it to write.")] = None,
+) -> None:
+    """Show which client would hold how many images of each class."""
+    from fedmcc import assembly, pictures, screen
+    from fedmcc.partition import holdings
+
+    loaded = _load(recipe, settings)
+    if out is not None:
+        pictures.refuse_unless_png(out)
+    images = loaded.data.load()
+    if complaint := images.complaint():
+        screen.warn(complaint)
+    held = holdings(images, assembly.share_out(loaded, images))
+    screen.show_holdings(held.clients, held.classes, held.counts.tolist())
+    if out is not None:
+        pictures.write_holdings(held, out)
+        screen.say(f"Wrote {out}.")
+
+
+@command
 def list(kind: Annotated[str, typer.Argument(metavar="methods|datasets|views|encoders")]) -> None:
     """Show what there is, with its options and their defaults."""
     from fedmcc import registries, screen
@@ -177,13 +194,25 @@ def demo(
     _begin(loaded, out, "demo")
 
 
+def _load(recipe: Path, settings: Sequence[str] | None) -> "Config":
+    from fedmcc import config
+
+    if not recipe.is_dir():
+        return config.load(recipe, settings or [])
+    table: config.Table = {"data": {"name": "folder", "root": str(recipe)}}
+    return config.parse(config.apply_settings(table, settings or []))
+
+
 def _begin(loaded: "Config", out: Path | None, name: str) -> None:
     from fedmcc import assembly, experiment, runs, screen
+    from fedmcc.partition import holdings
 
     prepared = assembly.prepare(loaded)
     if complaint := prepared.images.complaint():
         screen.warn(complaint)
     run = experiment.begin(prepared, out or runs.next_free(Path("runs"), name))
+    held = holdings(prepared.images, assembly.share_out(prepared.config, prepared.images))
+    screen.mention_holdings(held.clients, held.classes, held.counts.tolist())
     _train(prepared, run)
 
 

@@ -36,8 +36,10 @@ class Client:
 
         `net` is a workbench: `state` is loaded into it first. Returns the reply and the new state.
         """
+        task = task.unpacked()
         adopt(net, below("net", state))
         memory = below(f"memory.{stage.name}", state)
+        memory["samples"] = torch.tensor(len(self.images))
         stage.receive(net, task, memory)
         parameters = trainable(net, stage)
         optimizer = self.training.build_optimizer(parameters) if parameters else None
@@ -66,7 +68,7 @@ class Client:
             yield from pairs_of_views(self.images, self.views, self._batch_size, draw, device)
 
     def _reply(self, net: Network, stage: Stage, task: Task, losses: list[float]) -> Update:
-        return Update(
+        update = Update(
             client=self.index,
             stage=stage.name,
             round=task.round,
@@ -75,6 +77,7 @@ class Client:
             weights=detached(select(net.state_dict(), stage.shared)),
             extras=detached(stage.extras(net, self._plain(net))),
         )
+        return update.packed() if task.half else update
 
     def _plain(self, net: Network) -> Iterator[Tensor]:
         """All images in order, without augmentation."""

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedmcc.data import DATASETS
 from fedmcc.data.base import Source
+from fedmcc.engines import ENGINES, EngineOptions
 from fedmcc.errors import InputError, unknown
 from fedmcc.evaluation.scoring import Evaluation
 from fedmcc.federation import Federation
@@ -32,6 +33,7 @@ CHOICES: dict[str, tuple[Mapping[str, type[Any]], str]] = {  # section: what the
     "encoder": (ENCODERS, "convnet"),
     "method": (METHODS, "mcc"),
     "clustering": (CLUSTERINGS, "none"),
+    "engine": (ENGINES, "embedded"),
 }
 
 
@@ -67,6 +69,7 @@ class Config:
     federation: Federation
     training: Training
     evaluation: Evaluation
+    engine: EngineOptions
 
 
 def load(path: Path, settings: Iterable[str] = ()) -> Config:
@@ -124,6 +127,7 @@ def parse(table: Mapping[str, Any]) -> Config:
         federation=_build("federation", Federation, table.get("federation", {})),
         training=_build("training", Training, table.get("training", {})),
         evaluation=_build("evaluation", Evaluation, table.get("evaluation", {})),
+        engine=cast(EngineOptions, _choose("engine", table)),
     )
 
 

@@ -1,6 +1,7 @@
 """DeepClustering: the whole of fedmcc behind scikit-learn's fit, predict and transform."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,10 +53,16 @@ class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
         self.random_state = random_state
         self.settings = settings
 
-    def fit(self, X: Any, y: None = None) -> "DeepClustering":  # noqa: N803
-        """Learn from images: (n, h, w), (n, h, w, c) or (n, c, h, w), bytes or floats in 0..1."""
-        images = ImageSet(as_images(np.asarray(X), "X"))
-        experiment = assemble(self._config(), images)
+    def fit(self, X: Any, y: None = None, groups: Any = None) -> "DeepClustering":  # noqa: N803
+        """Learn from images: (n, h, w), (n, h, w, c) or (n, c, h, w), bytes or floats in 0..1.
+
+        `groups` says who owns each image; every owner is then a client of a federation on this machine.
+        """
+        images, config = ImageSet(as_images(np.asarray(X), "X")), self._config()
+        if groups is not None:
+            images = _owned(images, np.asarray(groups))
+            config = replace(config, partition=replace(config.partition, name="by_group"))
+        experiment = assemble(config, images)
         self.history_ = _train(experiment)
         self._experiment = experiment
         self.labels_ = self.predict(X)
@@ -93,12 +100,22 @@ class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
         return parse(table)
 
 
+def _owned(images: ImageSet, groups: np.ndarray) -> ImageSet:
+    if groups.shape != (len(images),):
+        raise InputError(
+            f"groups has the shape {groups.shape}: give one owner for each of {len(images)} images."
+        )
+    owners, numbers = np.unique(groups, return_inverse=True)
+    return replace(images, groups=numbers.astype(np.int64), owners=tuple(map(str, owners)))
+
+
 def _train(experiment: Experiment) -> list[float | None]:
     progress, losses = Progress(detached(experiment.net.state_dict())), []
-    for stage in experiment.stages:
-        for event in rounds(stage, progress, experiment.engine, experiment.clients):
-            if isinstance(event, Round):
-                progress = event.progress
-                losses.append(event.loss)
+    with experiment.engine as engine:
+        for stage in experiment.stages:
+            for event in rounds(stage, progress, engine, experiment.clients, experiment.policy):
+                if isinstance(event, Round):
+                    progress = event.progress
+                    losses.append(event.loss)
     adopt(experiment.net, progress.model)
     return losses

@@ -6,21 +6,25 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedmcc.assembly import Experiment, prepare
+from fedmcc.assembly import Experiment, prepare, share_out
 from fedmcc.assignments import assignments_csv
-from fedmcc.checkpoints import Saved, load_progress, save_progress, save_state
+from fedmcc.checkpoints import Saved, load_progress, load_shapes, save_progress, save_state
 from fedmcc.config import Config, dump, name_of
 from fedmcc.errors import InputError
-from fedmcc.federation import Progress, Round, rounds
+from fedmcc.federation import Progress, Round, RoundFailedError, rounds
 from fedmcc.files import write_atomically
 from fedmcc.methods.base import Stage
+from fedmcc.partition import packed
 from fedmcc.runs import Row, Run, create_run
-from fedmcc.states import adopt, below, detached, select
+from fedmcc.states import adopt, detached, select
 from fedmcc.training import Step
+
+PARTITION = "partition.npz"
 
 
 class Scored(NamedTuple):
@@ -63,7 +67,9 @@ def begin(experiment: Experiment, path: Path) -> Run:
         "cores": os.cpu_count(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    return create_run(path, dump(experiment.config), environment)
+    run = create_run(path, dump(experiment.config), environment)
+    _write_partition(experiment, run)
+    return run
 
 
 def steps(experiment: Experiment, run: Run) -> Iterator[Step | Scored | Finished]:
@@ -71,48 +77,75 @@ def steps(experiment: Experiment, run: Run) -> Iterator[Step | Scored | Finished
 
     Every round is on disk before it is yielded; stopping at any moment loses the round under way.
     """
-    progress = _pick_up(experiment, run)
-    for stage in _remaining(experiment.stages, progress):
-        for event in rounds(stage, progress, experiment.engine, experiment.clients):
-            if isinstance(event, Step):
-                yield event
-                continue
-            progress = event.progress
-            row = _row(experiment, stage, event)
-            _commit(experiment, run, event, row)
-            yield Scored(row, stage.rounds)
+    with experiment.engine:
+        progress = _pick_up(experiment, run)
+        for stage in _remaining(experiment.stages, progress):
+            for event in _rounds(experiment, run, stage, progress):
+                if isinstance(event, Step):
+                    yield event
+                    continue
+                progress = event.progress
+                row = _row(experiment, stage, event)
+                _commit(experiment, run, event, row)
+                yield Scored(row, stage.rounds)
     yield Finished(_finish(experiment, run, progress))
 
 
 def plan(experiment: Experiment, run: Run) -> Plan:
-    """How much there is to do from where the run directory stands."""
-    per_epoch = sum(client.images_per_epoch for client in experiment.engine.clients.values())
-    seen = {stage.name: per_epoch * stage.epochs for stage in experiment.stages}
+    """How much there is to do from where the run directory stands; with drawn clients, on average."""
+    clients = experiment.clients
+    share = experiment.config.federation.size(len(clients)) / len(clients)
+    per_epoch = share * sum(experiment.engine.clients[client].images_per_epoch for client in clients)
+    seen = {stage.name: round(per_epoch * stage.epochs) for stage in experiment.stages}
     total = sum(seen[stage.name] * stage.rounds for stage in experiment.stages)
     committed = run.rows()[: run.read_json("resume/progress.json").get("rows", 0)]
     return Plan(total, sum(seen.get(row["stage"], 0) for row in committed))
 
 
+def _rounds(experiment: Experiment, run: Run, stage: Stage, progress: Progress) -> Iterator[Step | Round]:
+    try:
+        yield from rounds(stage, progress, experiment.engine, experiment.clients, experiment.policy)
+    except RoundFailedError as error:
+        raise RoundFailedError(
+            f"{error} All rounds before it are kept; go on with: fedmcc resume {quote(str(run.path))}"
+        ) from None
+
+
 def _pick_up(experiment: Experiment, run: Run) -> Progress:
     saved = load_progress(run)
     if saved is None:
-        saved = Saved(Progress(detached(experiment.net.state_dict())), {}, rows=0)
+        saved = Saved(Progress(detached(experiment.net.state_dict())), rows=0, clients={})
     _refuse_another_network(experiment, run, saved)
-    experiment.engine.states.update(saved.clients)
+    experiment.engine.states.begin(run.resume_folder, saved.clients)
     run.sweep()
+    if not (run.path / PARTITION).exists():  # killed before it was written
+        _write_partition(experiment, run)
     run.rewind(saved.rows)
     return saved.progress
 
 
+def _write_partition(experiment: Experiment, run: Run) -> None:
+    """Who holds which images, as the run began."""
+    shards = share_out(experiment.config, experiment.images)
+    write_atomically(run.path / PARTITION, packed(experiment.images, shards))
+
+
 def _refuse_another_network(experiment: Experiment, run: Run, saved: Saved) -> None:
-    own = {name: value.shape for name, value in experiment.net.state_dict().items()}
-    kept = [saved.progress.model, *(below("net", state) for state in saved.clients.values())]
-    same = all({name: value.shape for name, value in state.items()} == own for state in kept)
+    own, model = (
+        {name: tuple(value.shape) for name, value in state.items()}
+        for state in (experiment.net.state_dict(), saved.progress.model)
+    )
+    remembered = (load_shapes(path) for path in saved.clients.values())
+    same = model == own and all(own == _of_network(shapes) for shapes in remembered)
     if not same or saved.progress.stage not in ("", *(stage.name for stage in experiment.stages)):
         raise InputError(
             f"{run.resume_folder} is of another architecture than {run.config_file.name} says: "
             "put back the configuration that the run began with."
         )
+
+
+def _of_network(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    return {name.removeprefix("net."): shape for name, shape in shapes.items() if name.startswith("net.")}
 
 
 def _remaining(stages: tuple[Stage, ...], progress: Progress) -> tuple[Stage, ...]:
@@ -130,8 +163,13 @@ def _row(experiment: Experiment, stage: Stage, round: Round) -> Row:
         "seconds": round.seconds,
         "bytes_down": round.bytes_down,
         "bytes_up": round.bytes_up,
+        "bytes": {str(client): list(traffic) for client, traffic in round.traffic.items()},
         "participants": [update.client for update in round.updates],
+        "refused": [refused._asdict() for refused in round.refused],
+        "dropped": list(round.dropped),
     }
+    if round.attempt > 1:
+        row["attempt"] = round.attempt
     last = number == stage.rounds
     if last or number % options.every == 0:
         adopt(experiment.net, round.progress.model)
@@ -142,8 +180,9 @@ def _row(experiment: Experiment, stage: Stage, round: Round) -> Row:
 
 def _commit(experiment: Experiment, run: Run, round: Round, row: Row) -> None:
     run.log(row)
-    saved = Saved(round.progress, experiment.engine.states, rows=len(run.rows()))
-    save_progress(run, saved, changed=[update.client for update in round.updates])
+    states = experiment.engine.states
+    changed = ((update.client, states[update.client]) for update in round.updates)
+    states.filed(save_progress(run, round.progress, len(run.rows()), changed).clients)
 
 
 def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, Any]:

@@ -1,13 +1,18 @@
 """The only round loop. Centralized training is a federation of one client."""
 
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+
+from fedmcc.admission import Refused, expect
 from fedmcc.errors import InputError
-from fedmcc.messages import Task, Update
+from fedmcc.messages import Task, Update, pack
 from fedmcc.methods.base import Stage
+from fedmcc.randomness import derive
 from fedmcc.states import State, select
 from fedmcc.training import Step
 
@@ -16,12 +21,54 @@ from fedmcc.training import Step
 class Federation:
     """How a server runs its rounds."""
 
-    fraction: float = 1.0  # of the clients that take part in a round
+    fraction: float = 1.0  # of the clients, drawn for each round
+    count: int | None = None  # so many clients instead, drawn for each round
     only: int | None = None  # this client trains alone: the paper's single client
+    minimum: int = 1  # good updates that a round needs
+    attempts: int = 3  # at a round with fewer, each with clients drawn anew
+    norm_limit: float = 10.0  # an update that moved beyond so many medians is refused; inf: none
+    half: bool = False  # weights travel in half precision
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
             raise InputError(f"federation.fraction is {self.fraction}: give a number above 0, up to 1.")
+        for name in ("count", "minimum", "attempts"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise InputError(f"federation.{name} is {value}: give 1 or more.")
+        if not self.norm_limit > 1:  # nan is refused as well
+            raise InputError(f"federation.norm_limit is {self.norm_limit}: give a number above 1, or inf.")
+
+    def size(self, registered: int) -> int:
+        """How many clients of so many take part in a round."""
+        size = self.count or max(1, math.floor(self.fraction * registered + 0.5))
+        size = 1 if self.only is not None else size
+        if size > registered:
+            raise InputError(f"federation.count is {size} and there are {registered} clients: lower it.")
+        if size < self.minimum:
+            raise InputError(
+                f"federation.minimum is {self.minimum}, but {size} clients take part in a round: "
+                "lower it or let more take part."
+            )
+        return size
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The options of the rounds with the seed that draws their participants."""
+
+    federation: Federation = Federation()
+    seed: int = 0
+
+    def draw(self, clients: Sequence[int], *place: int | str) -> list[int]:
+        """The participants at a place such as (stage, round, attempt), in order.
+
+        They depend on nothing else: not on the engine, nor on what ran before or was interrupted.
+        """
+        size = self.federation.size(len(clients))
+        if size == len(clients):
+            return sorted(clients)
+        generator = np.random.default_rng(derive(self.seed, "participants", *place))
+        return sorted(clients[index] for index in generator.choice(len(clients), size, replace=False))
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,57 +82,158 @@ class Progress:
     met: frozenset[int] = frozenset()  # clients that have what the stage froze
 
 
+class Traffic(NamedTuple):
+    """Bytes to a client and from it."""
+
+    down: int
+    up: int
+
+
 @dataclass(frozen=True, eq=False)
 class Round:
-    """What a round gave."""
+    """What a round gave; bytes, refused and dropped are those of all its attempts."""
 
     progress: Progress
-    updates: tuple[Update, ...]
+    updates: tuple[Update, ...]  # those that count, by client
+    refused: tuple[Refused, ...]
+    dropped: tuple[int, ...]  # clients that were asked and did not answer
+    attempt: int  # from 1; the one that gave enough updates
     loss: float | None  # mean over images; None where nothing was trained
-    bytes_down: int
-    bytes_up: int
+    traffic: dict[int, Traffic]  # by client
     seconds: float
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes to all clients."""
+        return sum(traffic.down for traffic in self.traffic.values())
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes from all clients, those of refused updates included."""
+        return sum(traffic.up for traffic in self.traffic.values())
+
+
+class RoundFailedError(ArithmeticError):
+    """Too few updates to average."""
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """A map over clients: tasks in, updates out, in any order; steps between them where they can be seen."""
+    """A map over clients: tasks in, updates out, in any order; steps between them where they can be seen.
+
+    A client that fails gives no update. What clients remember is pending until `commit`.
+    """
 
     def run(self, stage: Stage, tasks: Sequence[Task]) -> Iterator[Step | Update]:
         """Let the clients answer."""
 
+    def commit(self, accepted: Collection[int]) -> None:
+        """These clients' new states count; the others' are forgotten, as if they had not been asked."""
+
 
 def rounds(
-    stage: Stage, progress: Progress, engine: Engine, clients: Sequence[int]
+    stage: Stage, progress: Progress, engine: Engine, clients: Sequence[int], policy: Policy | None = None
 ) -> Iterator[Step | Round]:
     """Algorithms 1 and 2 at the server, going on from `progress`; saving and scoring are the caller's."""
+    server = _Server(stage, engine, sorted(clients), policy or Policy())
     if progress.stage != stage.name:
         progress = Progress(progress.model, stage.name)
     while progress.round < stage.rounds:
-        started = time.perf_counter()
-        tasks = [_task(stage, progress, client) for client in clients]
-        updates = []
-        for event in engine.run(stage, tasks):
-            if isinstance(event, Update):
-                updates.append(event)
-            else:
-                yield event
-        updates.sort(key=lambda update: update.client)  # sums do not depend on who was first
-        progress = _advance(stage, progress, updates)
-        yield Round(
-            progress=progress,
-            updates=tuple(updates),
+        round = yield from server.round(progress)
+        progress = round.progress
+        yield round
+
+
+class _Attempt(NamedTuple):
+    updates: tuple[Update, ...]
+    refused: tuple[Refused, ...]
+    dropped: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Server:
+    stage: Stage
+    engine: Engine
+    clients: Sequence[int]
+    policy: Policy
+
+    def round(self, progress: Progress) -> Generator[Step, None, Round]:
+        """Attempts until there are enough good updates; those before leave no trace but in the books."""
+        started, options = time.perf_counter(), self.policy.federation
+        attempts: list[_Attempt] = []
+        traffic: dict[int, Traffic] = {}
+        while not attempts or len(attempts[-1].updates) < options.minimum:
+            if len(attempts) == options.attempts:
+                raise RoundFailedError(_failure(progress, attempts, options.minimum))
+            drawn = self.policy.draw(self.clients, self.stage.name, progress.round + 1, len(attempts) + 1)
+            attempts.append((yield from self._attempt(progress, drawn, traffic)))
+        updates = attempts[-1].updates
+        return Round(
+            progress=_advance(self.stage, progress, updates),
+            updates=updates,
+            refused=tuple(refused for attempt in attempts for refused in attempt.refused),
+            dropped=tuple(client for attempt in attempts for client in attempt.dropped),
+            attempt=len(attempts),
             loss=_mean_loss(updates),
-            bytes_down=sum(task.bytes for task in tasks),
-            bytes_up=sum(update.bytes for update in updates),
+            traffic=traffic,
             seconds=time.perf_counter() - started,
         )
 
+    def _attempt(
+        self, progress: Progress, clients: Sequence[int], traffic: dict[int, Traffic]
+    ) -> Generator[Step, None, _Attempt]:
+        options = self.policy.federation
+        tasks = self._tasks(progress, clients)
+        answers = yield from self._answers(tasks)
+        _count(traffic, tasks, answers)
+        good, refused = expect(tasks, self.stage.shared, options.norm_limit).judge(answers)
+        enough = len(good) >= options.minimum
+        self.engine.commit([update.client for update in good] if enough else [])
+        answered = {update.client for update in answers}
+        dropped = tuple(client for client in clients if client not in answered)
+        return _Attempt(
+            tuple(update.unpacked() for update in good) if options.half else good, refused, dropped
+        )
 
-def _task(stage: Stage, progress: Progress, client: int) -> Task:
-    parts = stage.shared if client in progress.met else (*stage.frozen, *stage.shared)
-    weights = select(progress.model, parts)
-    return Task(client, stage.name, progress.round + 1, weights, progress.extras)
+    def _tasks(self, progress: Progress, clients: Sequence[int]) -> list[Task]:
+        half, stage = self.policy.federation.half, self.stage
+        model = pack(progress.model) if half else progress.model
+        known = select(model, stage.shared)
+        new = select(model, (*stage.frozen, *stage.shared))
+        number, extras, met = progress.round + 1, progress.extras, progress.met
+        return [
+            Task(client, stage.name, number, known if client in met else new, extras, half)
+            for client in clients
+        ]
+
+    def _answers(self, tasks: Sequence[Task]) -> Generator[Step, None, list[Update]]:
+        answers = []
+        for event in self.engine.run(self.stage, tasks):
+            if isinstance(event, Update):
+                answers.append(event)
+            else:
+                yield event
+        return answers
+
+
+def _count(traffic: dict[int, Traffic], tasks: Sequence[Task], answers: Sequence[Update]) -> None:
+    none = Traffic(0, 0)
+    for task in tasks:
+        down, up = traffic.get(task.client, none)
+        traffic[task.client] = Traffic(down + task.bytes, up)
+    for update in answers:
+        down, up = traffic.get(update.client, none)
+        traffic[update.client] = Traffic(down, up + update.bytes)
+
+
+def _failure(progress: Progress, attempts: Sequence[_Attempt], minimum: int) -> str:
+    last = attempts[-1]
+    reasons = [f"client {client}: {reason[:1].lower()}{reason[1:-1]}" for client, reason in last.refused]
+    reasons += [f"client {client} did not answer" for client in last.dropped]
+    return (
+        f"Round {progress.round + 1} of the stage {progress.stage} failed {len(attempts)} times: "
+        f"{len(last.updates)} good updates and {minimum} are needed ({'; '.join(reasons[:3])})."
+    )
 
 
 def _advance(stage: Stage, progress: Progress, updates: Sequence[Update]) -> Progress:

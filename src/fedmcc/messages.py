@@ -1,6 +1,10 @@
 """Task and Update: all that crosses the wire between a server and its clients."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
 
 from fedmcc.states import State, bytes_of
 
@@ -14,11 +18,16 @@ class Task:
     round: int
     weights: State
     extras: State = field(default_factory=dict)
+    half: bool = False  # weights travel packed, this way and back
 
     @property
     def bytes(self) -> int:
         """Bytes of the numbers sent down."""
         return bytes_of(self.weights) + bytes_of(self.extras)
+
+    def unpacked(self) -> "Task":
+        """The task as a client works with it."""
+        return replace(self, weights=unpack(self.weights)) if self.half else self
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,3 +46,28 @@ class Update:
     def bytes(self) -> int:
         """Bytes of the numbers sent up."""
         return bytes_of(self.weights) + bytes_of(self.extras)
+
+    def packed(self) -> "Update":
+        """The update as it travels where the task says `half`."""
+        return replace(self, weights=pack(self.weights))
+
+    def unpacked(self) -> "Update":
+        """The update as the server works with it."""
+        return replace(self, weights=unpack(self.weights))
+
+
+def pack(weights: Mapping[str, Tensor]) -> State:
+    """Single precision as half precision, the nearest such number; everything else as it is.
+
+    What half precision cannot hold becomes infinite, and the server refuses it.
+    """
+    return {name: _cast(value, torch.float32, torch.float16) for name, value in weights.items()}
+
+
+def unpack(weights: Mapping[str, Tensor]) -> State:
+    """Undoes `pack` but for its rounding."""
+    return {name: _cast(value, torch.float16, torch.float32) for name, value in weights.items()}
+
+
+def _cast(value: Tensor, old: torch.dtype, new: torch.dtype) -> Tensor:
+    return value.to(new) if value.dtype == old else value

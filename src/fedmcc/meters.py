@@ -118,12 +118,19 @@ class Pace:
 
 
 def _facts(row: Row) -> str:
-    facts = [f"loss {row['loss']:.3f}"]
+    facts = [] if row["loss"] is None else [f"loss {row['loss']:.3f}"]
     scores = {"acc": "acc", "nmi": "nmi", "kmeans_acc": "kmeans"}
     if "acc" not in row:
         scores["confidence"] = "confidence"
     facts += [f"{name} {row[key]:.3f}".replace(" 0.", " .") for key, name in scores.items() if key in row]
-    return " ".join(facts)
+    return " ".join(facts + _clients(row))
+
+
+def _clients(row: Row) -> list[str]:
+    """How many took part, where there are several, and how many of them in vain."""
+    in_vain = [f"{len(row[key])} {key}" for key in ("refused", "dropped") if row.get(key)]
+    count = len(row.get("participants", ()))
+    return [f"{count} clients", *in_vain] if count > 1 or in_vain else []
 
 
 def _clock(seconds: float) -> str:

@@ -12,7 +12,13 @@ from fedmcc.files import make_folder, write_atomically
 
 FORMAT = 1  # raised when an older fedmcc could no longer read the directory
 
-WRITTEN = ("metrics.jsonl.", "scores.json.", "assignments.csv.", "final.safetensors.")  # by and by
+WRITTEN = (  # by and by
+    "partition.npz.",
+    "metrics.jsonl.",
+    "scores.json.",
+    "assignments.csv.",
+    "final.safetensors.",
+)
 
 Row = dict[str, Any]
 

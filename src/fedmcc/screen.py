@@ -10,6 +10,10 @@ from rich.table import Table
 out = Console()
 err = Console(stderr=True)
 
+MOST = 20  # clients or classes in the table that a run begins with
+
+Counts = Sequence[Sequence[int]]  # a row per client, a column per class
+
 
 def show_scores(scores: Mapping[str, Any], method: str) -> None:
     """The final scores side by side, or what can be said without labels."""
@@ -41,6 +45,20 @@ def show_registry(title: str, entries: Sequence[tuple[str, str, str]]) -> None:
     out.print(table)
 
 
+def show_holdings(clients: Sequence[str], classes: Sequence[str], counts: Counts) -> None:
+    """Who holds how many images of each class, in whichever shape fits the terminal."""
+    out.print(_holdings(clients, classes, counts, out.width))
+
+
+def mention_holdings(clients: Sequence[str], classes: Sequence[str], counts: Counts) -> None:
+    """The same before a run of several clients, in a sentence if they or the classes are many."""
+    sizes = [sum(row) for row in counts]
+    if 1 < len(clients) <= MOST and len(classes) <= MOST:
+        err.print(_holdings(clients, classes, counts, err.width))
+    elif len(clients) > 1:
+        say(f"{len(clients):,} clients hold {min(sizes):,} to {max(sizes):,} images each.")
+
+
 def warn(sentence: str) -> None:
     """Something a person should know."""
     err.print(f"[yellow]Warning:[/yellow] {escape(sentence)}", highlight=False, soft_wrap=True)
@@ -54,3 +72,34 @@ def fail(sentence: str) -> None:
 def say(sentence: str) -> None:
     """Where things are and what to do next."""
     err.print(escape(sentence), highlight=False, soft_wrap=True)
+
+
+def _holdings(clients: Sequence[str], classes: Sequence[str], counts: Counts, width: int) -> Table:
+    """Clients down and classes across; or turned; or a summary of each client."""
+    upright = _counted("client", clients, classes, counts)
+    turned = _counted("class", classes, clients, [*zip(*counts, strict=True)])
+    cells = next((c for c in (upright, turned) if _width(c) <= width), _summary(clients, counts))
+    table = Table(title=f"{len(clients):,} clients, {sum(map(sum, counts)):,} images")
+    for place, name in enumerate(cells[0]):
+        table.add_column(escape(name), justify="right" if place else "left")
+    for row in cells[1:]:
+        table.add_row(*map(escape, row), end_section=row is cells[-2])
+    return table
+
+
+def _counted(what: str, down: Sequence[str], across: Sequence[str], counts: Counts) -> list[list[str]]:
+    sums = [sum(column) for column in zip(*counts, strict=True)]
+    named = zip([*down, "all"], [*counts, sums], strict=True)
+    rows = [[name, *(f"{count or '·'}" for count in row), str(sum(row))] for name, row in named]
+    return [[what, *across, "all"], *rows]
+
+
+def _summary(clients: Sequence[str], counts: Counts) -> list[list[str]]:
+    sums = [sum(column) for column in zip(*counts, strict=True)]
+    named = zip([*clients, "all"], [*counts, sums], strict=True)
+    rows = [[name, *map(str, (sum(row), sum(map(bool, row)), max(row)))] for name, row in named]
+    return [["client", "images", "classes", "largest class"], *rows]
+
+
+def _width(cells: list[list[str]]) -> int:
+    return sum(max(map(len, column)) + 3 for column in zip(*cells, strict=True)) + 1

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from fedmcc import config
+from fedmcc.assembly import stages
 from fedmcc.methods.cc import CC
 from fedmcc.methods.mcc import MCC
 from fedmcc.networks.resnet import ResNet34
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 ALL = sorted(RECIPES.rglob("*.toml"))
+FEDERATED = sorted((RECIPES / "paper" / "federated").rglob("*.toml"))
 PAPER = sorted((RECIPES / "paper" / "centralized").glob("*.toml"))
 SETS = ("cifar10", "cifar20", "stl10", "imagenet10", "imagenet-dogs", "tiny-imagenet")
 
@@ -24,7 +26,7 @@ def name(path: Path) -> str:
 def test_recipe_loads_and_its_name_says_data_set_and_method(path: Path) -> None:
     loaded = config.load(path)
     data, method = config.name_of("data", loaded.data), config.name_of("method", loaded.method)
-    assert path.stem == f"{data}-{method}"
+    assert f"{path.stem}-".startswith(f"{data}-{method}-")
 
 
 @pytest.mark.parametrize("path", ALL, ids=name)
@@ -60,6 +62,66 @@ def test_paper_recipe_has_the_views_that_cc_publishes(path: Path) -> None:
     assert (views.crop, views.ratio) == ((0.08, 1.0), (3 / 4, 4 / 3))
     assert (views.flip, views.jitter, views.greyscale) == (0.5, 0.8, 0.2)
     assert views.blur == (0.5 if path.stem.startswith("imagenet") else 0.0)
+
+
+def cells(folder: str) -> set[str]:
+    return {path.stem for path in FEDERATED if path.parent.name == folder}
+
+
+def crossed(rows: str, sets: str = "cifar10 cifar100") -> set[str]:
+    """A name for each data set, row of the table and distribution of the data."""
+    kinds = ("iid", "noniid")
+    return {f"{data}-{row}-{kind}" for data in sets.split() for row in rows.split() for kind in kinds}
+
+
+def test_every_cell_of_the_federated_tables_has_a_recipe() -> None:
+    sets = ("cifar10", "cifar100", "stl10", "imagenet10", "mnist")
+    rows = ("fedu-kmeans", "fedu-mcc", "cc", "fedmcc")
+    assert cells("federated-iid") == cells("federated-noniid") == {f"{s}-{row}" for s in sets for row in rows}
+    both = "fedbyol-single fedu fedema-lambda0.8 fedema-tau0.7 fedmcc"
+    assert cells("linear-resnet18") == crossed(f"{both} fedmcc-tuned")
+    assert cells("linear-resnet50") == crossed(f"{both} fedsimclr fedca fedsimsiam")
+    assert cells("semi-supervised") == {"cifar10-fedema-lambda1-noniid"}
+    assert cells("update-both") == crossed("fedmcc", "cifar10 cifar100 mnist")
+    assert cells("local-epochs") == crossed("fedmcc-E1-R500 fedmcc-E2-R250 fedmcc-E5-R100 fedmcc-E10-R50")
+    assert cells("momentum") == crossed("fedmcc-m0.99 fedmcc-m0.996")
+
+
+@pytest.mark.parametrize("path", FEDERATED, ids=name)
+def test_federated_recipe_has_five_clients_and_500_local_epochs(path: Path) -> None:
+    loaded = config.load(path)
+    first, *others = stages(loaded)
+    by_class = "noniid" in f"{path.parent.name}-{path.stem}"
+    assert (loaded.partition.name, loaded.partition.clients) == ("by_class" if by_class else "iid", 5)
+    assert (first.rounds * first.epochs, loaded.federation.fraction) == (500, 1.0)
+    assert "E" not in path.stem or path.stem.split("-")[2:4] == [f"E{first.epochs}", f"R{first.rounds}"]
+    two_stages = "fedmcc" in path.stem or path.stem.endswith("fedu-mcc")
+    assert [(stage.rounds, stage.epochs) for stage in others] == [(10, 5)] * two_stages
+    assert loaded.federation.only == (0 if "single" in path.stem else None)
+
+
+@pytest.mark.parametrize("path", FEDERATED, ids=name)
+def test_federated_recipe_has_the_settings_of_its_table(path: Path) -> None:
+    loaded, quoted = config.load(path), path.parent.name[:4] in ("line", "semi") and "fedmcc" not in path.stem
+    training, small = loaded.training, quoted or path.stem.startswith("mnist")
+    settings = (training.optimizer, training.learning_rate, training.weight_decay, training.batch_size)
+    assert settings == (("sgd", 0.032, 5e-4, 128) if quoted else ("adam", 3e-4, 0.0, 128))
+    assert loaded.views.size == (32 if small else 224)
+    assert config.name_of("encoder", loaded.encoder) == (
+        "resnet50" if "50" in path.parent.name else "resnet18"
+    )
+    m = 0.988 if "tuned" in path.stem else 0.996 if "m0.996" in path.stem else 0.99
+    assert getattr(loaded.method, "momentum", m) == m
+    assert getattr(loaded.method, "target", "keep") == ("share" if "both" in path.parent.name else "keep")
+
+
+@pytest.mark.parametrize("kind", ["iid", "noniid"])
+@pytest.mark.parametrize("data", ["cifar10", "cifar100"])
+def test_a_cell_printed_in_several_tables_is_one_configuration(data: str, kind: str) -> None:
+    root = RECIPES / "paper" / "federated"
+    first = config.load(root / f"federated-{kind}" / f"{data}-fedmcc.toml")
+    for other in ("linear-resnet18/{}-fedmcc", "local-epochs/{}-fedmcc-E5-R100", "momentum/{}-fedmcc-m0.99"):
+        assert config.load(root / f"{other.format(data)}-{kind}.toml") == first
 
 
 def test_the_demo_is_the_recipe_for_digits() -> None:

@@ -2,7 +2,7 @@
 
 import zipfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,18 +19,22 @@ class Arrays(Source):
 
     images: str = "images"  # names of the arrays in an .npz file
     labels: str = "labels"
+    groups: str = "groups"  # whose image each is
 
     def read(self) -> ImageSet:
-        """The images, with labels where the file has them; an .npy of bytes stays on disk."""
+        """The images, with labels and groups where the file has them; an .npy of bytes stays on disk."""
         path = self._path()
-        arrays = _load(path, self.images, self.labels)
+        arrays = _load(path, self.images, self.labels, self.groups)
         if self.images not in arrays:
             raise InputError(f"{path} has no array '{self.images}': set data.images to the name of yours.")
-        images = as_images(arrays[self.images], path)
-        if self.labels not in arrays:
-            return ImageSet(images, split="all")
-        labels, classes = _labels(arrays[self.labels], len(images), path)
-        return ImageSet(images, labels, classes, split="all")
+        read = ImageSet(as_images(arrays[self.images], path), split="all")
+        if self.labels in arrays:
+            labels, classes = _numbered(arrays[self.labels], len(read), f"labels in {path}")
+            read = replace(read, labels=labels, classes=classes)
+        if self.groups in arrays:
+            groups, owners = _numbered(arrays[self.groups], len(read), f"groups in {path}")
+            read = replace(read, groups=groups, owners=owners)
+        return read
 
     def _path(self) -> Path:
         if self.root is None:
@@ -88,17 +92,15 @@ def _bytes(array: np.ndarray, origin: Path | str) -> Images:
     return np.rint(array * 255.0 if kind == "f" else array).astype(np.uint8)
 
 
-def _labels(array: np.ndarray, count: int, path: Path) -> tuple[Labels, tuple[str, ...]]:
-    """Labels as 0, 1, ... in the order of their names; a label of -1 means none."""
+def _numbered(array: np.ndarray, count: int, origin: str) -> tuple[Labels, tuple[str, ...]]:
+    """Labels or groups as 0, 1, ... in the order of their names; -1 means none."""
     if array.shape not in ((count,), (count, 1)):
-        raise InputError(
-            f"The labels in {path} have the shape {array.shape}, not one for each of {count} images."
-        )
+        raise InputError(f"The {origin} have the shape {array.shape}, not one for each of {count} images.")
     if array.dtype.kind not in "iuUb":
-        raise InputError(f"The labels in {path} are of type {array.dtype}: save them as integers or text.")
+        raise InputError(f"The {origin} are of type {array.dtype}: save them as integers or text.")
     flat = array.reshape(count)
     none = flat == -1 if array.dtype.kind == "i" else np.zeros(count, dtype=bool)
     values, inverse = np.unique(flat[~none], return_inverse=True)
-    labels = np.full(count, -1, dtype=np.int64)
-    labels[~none] = inverse
-    return labels, tuple(str(value) for value in values)
+    numbers = np.full(count, -1, dtype=np.int64)
+    numbers[~none] = inverse
+    return numbers, tuple(str(value) for value in values)

@@ -24,15 +24,18 @@ class ImageSet:
     names: Sequence[str] | None = None  # one per image; None: their index is their name
     split: str = "train"
     skipped: tuple[str, ...] = ()  # "name: reason" of each file that is no readable image
+    groups: Labels | None = None  # whose image it is; -1: nobody's
+    owners: tuple[str, ...] = ()  # the names of the groups
 
     def __len__(self) -> int:
         return len(self.images)
 
     def take(self, rows: slice | np.ndarray) -> "ImageSet":
-        """The images at these rows, with their labels and names."""
+        """The images at these rows, with all that is known about them."""
         labels = None if self.labels is None else self.labels[rows]
+        groups = None if self.groups is None else self.groups[rows]
         names = None if self.names is None else list(np.asarray(self.names, dtype=object)[rows])
-        return replace(self, images=self.images[rows], labels=labels, names=names)
+        return replace(self, images=self.images[rows], labels=labels, names=names, groups=groups)
 
     def complaint(self, most: int = 10) -> str | None:
         """One sentence that counts and names the skipped files; None when there are none."""

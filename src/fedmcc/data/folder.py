@@ -2,19 +2,22 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from fedmcc.data.tree import ImageFiles, Listing
 from fedmcc.errors import InputError
 
+Names = tuple[str, ...]
+
 
 @dataclass(frozen=True)
 class Folder(ImageFiles):
-    """The images below `root`; the folders directly in it may be their classes."""
+    """The images below `root`; the folders directly in it may be their classes, or their owners."""
 
-    labels: Literal["auto", True, False] = "auto"  # auto: yes if all lie in two or more such folders
+    labels: Literal["auto", True, False] = "auto"  # auto: yes if all lie in two or more class folders
+    groups: bool = False  # the folders directly in root are owners, the class folders lie in those
 
     def listing(self) -> Listing:
         """All files but hidden ones, sorted by path."""
@@ -22,20 +25,51 @@ class Folder(ImageFiles):
         names = tuple(sorted(_files(root)))
         if not names:
             raise InputError(f"The folder {root} is empty: put images in it, or give another data.root.")
+        listing = Listing(root, names, split="all")
+        if self.groups:
+            groups, owners = self._owners(root, names)
+            listing = replace(listing, groups=groups, owners=owners)
         classes = self._classes(root, names)
-        number = {name: label for label, name in enumerate(classes)}
-        labels = tuple(number.get(name.split("/")[0], -1) for name in names) if classes else None
-        return Listing(root, names, labels, classes, split="all")
+        labels = _numbered(names, classes, int(self.groups)) if classes else None
+        return replace(listing, labels=labels, classes=classes)
 
-    def _classes(self, root: Path, names: tuple[str, ...]) -> tuple[str, ...]:
-        loose = [name for name in names if "/" not in name and _named_as_image(name)]
-        folders = tuple(sorted({name.split("/")[0] for name in names if "/" in name}))
+    def _owners(self, root: Path, names: Names) -> tuple[tuple[int, ...], Names]:
+        if loose := _loose(names, 0):
+            raise InputError(
+                f"{root / loose[0]} lies in no owner's folder: move it, or set data.groups to false."
+            )
+        owners = _folders(names, 0)
+        return _numbered(names, owners, 0), owners
+
+    def _classes(self, root: Path, names: Names) -> Names:
+        depth = int(self.groups)
+        loose, folders = _loose(names, depth), _folders(names, depth)
         if self.labels is True and loose:
             raise InputError(
                 f"{root / loose[0]} lies in no class folder: move it, or set data.labels to false."
             )
         wanted = self.labels is True or (self.labels == "auto" and not loose and len(folders) > 1)
         return folders if wanted else ()
+
+
+def _folder(name: str, depth: int) -> str | None:
+    """The folder that a file lies in, so many levels below the root; None: it lies above."""
+    folders = name.split("/")[:-1]
+    return folders[depth] if len(folders) > depth else None
+
+
+def _folders(names: Names, depth: int) -> Names:
+    return tuple(sorted({folder for name in names if (folder := _folder(name, depth)) is not None}))
+
+
+def _numbered(names: Names, folders: Names, depth: int) -> tuple[int, ...]:
+    """For each file the place of its folder; -1: it lies in none."""
+    number = {folder: place for place, folder in enumerate(folders)}
+    return tuple(number.get(_folder(name, depth) or "", -1) for name in names)
+
+
+def _loose(names: Names, depth: int) -> list[str]:
+    return [name for name in names if _folder(name, depth) is None and _named_as_image(name)]
 
 
 def _named_as_image(name: str) -> bool:

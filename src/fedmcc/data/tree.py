@@ -6,7 +6,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -31,6 +31,8 @@ class Listing:
     labels: tuple[int, ...] | None = None
     classes: tuple[str, ...] = ()
     split: str = "train"
+    groups: tuple[int, ...] | None = None
+    owners: tuple[str, ...] = ()
 
     def spread(self, limit: int | None) -> "Listing":
         """At most `limit` files, evenly spread, since files are sorted by class."""
@@ -39,7 +41,8 @@ class Listing:
         rows = np.linspace(0, len(self.names) - 1, limit).round().astype(int)
         names = tuple(self.names[row] for row in rows)
         labels = None if self.labels is None else tuple(self.labels[row] for row in rows)
-        return Listing(self.root, names, labels, self.classes, self.split)
+        groups = None if self.groups is None else tuple(self.groups[row] for row in rows)
+        return replace(self, names=names, labels=labels, groups=groups)
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,14 @@ def _open(listing: Listing, folder: Path) -> ImageSet:
     kept = [row for row, name in enumerate(listing.names) if name not in skipped]
     if len(kept) != len(images):
         raise ValueError("the cache is not of these files")
-    labels = None if listing.labels is None else np.array(listing.labels, dtype=np.int64)[kept]
+    labels, groups = (
+        None if known is None else np.array(known, dtype=np.int64)[kept]
+        for known in (listing.labels, listing.groups)
+    )
     names = [listing.names[row] for row in kept]
     reports = tuple(f"{name}: {why}" for name, why in skipped.items())
-    return ImageSet(images, labels, listing.classes, names, listing.split, reports)
+    known = ImageSet(images, labels, listing.classes, names, listing.split, reports)
+    return replace(known, groups=groups, owners=listing.owners)
 
 
 def _decode_all(listing: Listing, size: int, channels: Literal["auto", 1, 3], folder: Path) -> None:

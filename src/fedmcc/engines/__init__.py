@@ -1,1 +1,26 @@
-"""Engines carry tasks to clients and their updates back."""
+"""Engines carry tasks to clients and their updates back. A new one is a file here and a line in ENGINES."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from fedmcc.client import Client
+from fedmcc.engines.base import Simulation
+from fedmcc.engines.embedded import EmbeddedOptions
+from fedmcc.engines.pool import PoolOptions
+from fedmcc.networks.momentum import Network
+
+
+@runtime_checkable
+class EngineOptions(Protocol):
+    """A frozen dataclass whose fields are the options of an engine."""
+
+    def settled(self) -> "EngineOptions":
+        """The options with everything filled in that depends on the machine."""
+
+    def build(self, net: Network, make: Callable[[], Network], clients: Sequence[Client]) -> Simulation:
+        """The engine; `make` gives another network such as `net`, in any process."""
+
+
+ENGINES: dict[str, type[EngineOptions]] = {"embedded": EmbeddedOptions, "pool": PoolOptions}
+
+__all__ = ["ENGINES", "EngineOptions", "Simulation"]

@@ -1,28 +1,57 @@
 """Clients in this process, one after the other: for one owner, and for simulations."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from fedmcc.client import Client
+from fedmcc.engines.base import Failures, Simulation
+from fedmcc.engines.store import memory_size
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Stage
 from fedmcc.networks.momentum import Network
-from fedmcc.states import State, detached, prefixed
+from fedmcc.states import detached, prefixed
 from fedmcc.training import Step
 
 
-class Embedded:
-    """All clients share one network as a workbench; what each remembers lies in `states`."""
+@dataclass(frozen=True)
+class EmbeddedOptions:
+    """Clients train in this process, one after the other."""
 
-    def __init__(self, net: Network, clients: Sequence[Client]) -> None:
+    memory: str = "1GB"  # for what clients remember; beyond it lies in files
+
+    def __post_init__(self) -> None:
+        memory_size(self.memory)
+
+    def settled(self) -> "EmbeddedOptions":
+        """Nothing in it depends on the machine."""
+        return self
+
+    def build(self, net: Network, make: Callable[[], Network], clients: Sequence[Client]) -> "Embedded":
+        """The engine; `make` is for those that need more than one network."""
+        return Embedded(net, clients, memory_size(self.memory))
+
+
+class Embedded(Simulation):
+    """All clients share one network as a workbench."""
+
+    def __init__(
+        self, net: Network, clients: Sequence[Client], memory: int = memory_size(EmbeddedOptions.memory)
+    ) -> None:
+        super().__init__(clients, memory)
         self.net = net
-        self.clients = {client.index: client for client in clients}
         self.initial = prefixed("net", detached(net.state_dict()))
-        self.states: dict[int, State] = {}
 
     def run(self, stage: Stage, tasks: Sequence[Task]) -> Iterator[Step | Update]:
         """Let the clients answer in turn."""
+        failures, answered = Failures(), 0
         for task in tasks:
             state = self.states.get(task.client, self.initial)
-            answer = self.clients[task.client].answer(self.net, stage, task, state)
-            update, self.states[task.client] = yield from answer
+            try:
+                update, new = yield from self.clients[task.client].answer(self.net, stage, task, state)
+            except Exception as error:
+                failures.add(task, error)
+                continue
+            self.states.propose(task.client, new)
+            answered += 1
             yield update
+        failures.end(answered)

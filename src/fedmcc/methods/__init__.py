@@ -8,6 +8,7 @@ from fedmcc.methods.fedca import FedCA
 from fedmcc.methods.fedema import FedEMA
 from fedmcc.methods.federated_kmeans import FederatedKMeans
 from fedmcc.methods.fedmcc import FedMCC
+from fedmcc.methods.fedmcc_plus import FedMCCPlus
 from fedmcc.methods.fedu import FedU
 from fedmcc.methods.mcc import MCC
 from fedmcc.methods.moco import FedMoCo
@@ -18,6 +19,7 @@ METHODS: dict[str, type[Method]] = {
     "cc": CC,
     "mcc": MCC,
     "fedmcc": FedMCC,
+    "fedmcc-plus": FedMCCPlus,
     "fedbyol": FedBYOL,
     "fedu": FedU,
     "fedema": FedEMA,

@@ -15,7 +15,7 @@ from fedmcc.networks.momentum import Network
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.states import State
 
-VECTORS = "online.cluster_projector.vectors.weight"
+HEAD = "online.cluster_projector"
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,22 @@ class Centroids(Stage):
 
     def combine(self, updates: Sequence[Update]) -> Aggregate:
         """k-means of all centroids, each weighing as many images as it stands for."""
-        vectors = updates[0].weights[VECTORS]
+        vectors = updates[0].weights[f"{HEAD}.vectors.weight"]
         rows = torch.cat([update.extras["centroids"] for update in updates]).numpy()
         sizes = torch.cat([update.extras["sizes"] for update in updates]).numpy().astype(np.float32)
         count = min(len(vectors), len(rows))  # fewer centroids than clusters leave prototypes as they were
-        found = centroids.fit(centroids.unit_rows(rows), count, seed=0, weights=sizes).cluster_centers_
+        model = centroids.fit(centroids.unit_rows(rows), count, seed=0, weights=sizes)
         new = vectors.clone()
-        new[:count] = torch.from_numpy(found)
-        return Aggregate({VECTORS: new}, {})
+        new[:count] = torch.from_numpy(model.cluster_centers_)
+        shares = np.bincount(model.labels_, sizes, len(vectors)) / sizes.sum()
+        return Aggregate(
+            {
+                f"{HEAD}.vectors.weight": new,
+                f"{HEAD}.marginal": torch.from_numpy(shares).float(),
+                f"{HEAD}.samples": torch.tensor(int(sizes.sum())),
+            },
+            {},
+        )
 
 
 @torch.no_grad()

@@ -1,0 +1,107 @@
+"""What registered clients cost: a thousand of which ten take part in a round, against ten that all do.
+
+python benchmarks/clients.py [--clients 1000] [--rounds 20] [--repeats 3] [--engine embedded] [--json FILE]
+"""
+
+import argparse
+import itertools
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from fedmcc import config, experiment
+from fedmcc.assembly import prepare
+
+PARTICIPANTS = 10
+IMAGES = 32  # of each client
+SIZE = 16
+
+
+def main() -> None:
+    """Measure both federations in turns, each in a fresh process, and print their ratios."""
+    options = read_options()
+    if options.measure:
+        print(json.dumps(measure(options.measure, options)))
+        return
+    few, many = [], []
+    for _ in range(options.repeats):
+        few.append(fresh(PARTICIPANTS, options))
+        many.append(fresh(options.clients, options))
+    row = {"clients": options.clients, "participants": PARTICIPANTS, "rounds": options.rounds}
+    print(f"{'':>24} {PARTICIPANTS:>9} {options.clients:>9} {'ratio':>6}   clients; {PARTICIPANTS} take part")
+    for name in ("seconds_per_round", "peak_megabytes"):
+        a, b = (statistics.median(each[name] for each in runs) for runs in (few, many))
+        row |= {name: [a, b], f"{name}_ratio": b / a}
+        print(f"{name:>24} {a:9.3f} {b:9.3f} {b / a:6.2f}")
+    if options.json:
+        options.json.write_text(json.dumps(row, indent=2))
+
+
+def read_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--engine", default="embedded")
+    parser.add_argument("--memory", default="1GB", help="for what clients remember")
+    parser.add_argument("--width", type=int, default=16, help="of the encoder")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def fresh(clients: int, options: argparse.Namespace) -> dict[str, float]:
+    """The figures of so many clients in a process of their own."""
+    words = [sys.executable, __file__, "--measure", str(clients)]
+    for name in ("rounds", "engine", "memory", "width"):
+        words += [f"--{name}", str(getattr(options, name))]
+    done = subprocess.run(words, stdout=subprocess.PIPE, check=True, text=True)
+    return json.loads(done.stdout)
+
+
+def measure(clients: int, options: argparse.Namespace) -> dict[str, float]:
+    """Seconds per round, saving included and scoring not, and the peak of the memory."""
+    prepared = prepare(federation(clients, options))
+    moments = [time.perf_counter()]
+    with tempfile.TemporaryDirectory() as folder:
+        run = experiment.begin(prepared, Path(folder) / "run")
+        steps = experiment.steps(prepared, run)
+        while len(moments) <= options.rounds:
+            if isinstance(next(steps), experiment.Scored):
+                moments.append(time.perf_counter())
+        steps.close()
+    pairs = itertools.pairwise(moments[1:])  # the first round warms up
+    seconds = statistics.median(after - before for before, after in pairs)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "seconds_per_round": seconds,
+        "peak_megabytes": peak / (2**20 if sys.platform == "darwin" else 2**10),
+    }
+
+
+def federation(clients: int, options: argparse.Namespace) -> config.Config:
+    """Clients of equal size, the same work for each that takes part."""
+    table = {
+        "clusters": 4,
+        "threads": 1,
+        "device": "cpu",
+        "data": {"name": "synthetic", "samples": IMAGES * clients, "size": SIZE, "channels": 1},
+        "encoder": {"width": options.width},
+        "method": {"name": "mcc", "rounds": options.rounds + 1},  # the last round is scored
+        "partition": {"clients": clients},
+        "federation": {"count": PARTICIPANTS},
+        "training": {"batch_size": 12},  # two batches each, though shares differ by an image or two
+        "evaluation": {"every": options.rounds + 1},
+        "engine": {"name": options.engine, "memory": options.memory},
+    }
+    return config.parse(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Clients in worker processes of one thread each, as many at a time as there are workers."""
+
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
+
+import numpy as np
+
+from fedmcc.client import Client
+from fedmcc.engines.base import Failures, Simulation, tell
+from fedmcc.engines.embedded import EmbeddedOptions
+from fedmcc.engines.sharing import SharedImages
+from fedmcc.engines.store import memory_size
+from fedmcc.engines.worker import Answer, Order, Workshop, packed_order, unpacked_answer, work
+from fedmcc.errors import InputError
+from fedmcc.messages import Task, Update
+from fedmcc.methods.base import Stage
+from fedmcc.networks.momentum import Network
+from fedmcc.states import detached, prefixed
+from fedmcc.tensorfiles import to_bytes
+from fedmcc.training import Step
+
+STARTS = 2  # a worker may be killed while it starts; one that cannot start will fail again
+
+
+@dataclass(frozen=True)
+class PoolOptions:
+    """Clients train in worker processes of one thread each."""
+
+    workers: int | None = None  # None: one per core
+    memory: str = EmbeddedOptions.memory  # for what clients remember; beyond it lies in files
+
+    def __post_init__(self) -> None:
+        memory_size(self.memory)
+        if self.workers is not None and self.workers < 1:
+            raise InputError(f"engine.workers is {self.workers}: give 1 or more.")
+
+    def settled(self) -> "PoolOptions":
+        """With a number of workers."""
+        return replace(self, workers=self.workers or os.cpu_count() or 1)
+
+    def build(self, net: Network, make: Callable[[], Network], clients: Sequence[Client]) -> "Pool":
+        """The engine; `make` can be sent to another process and gives a network such as `net`."""
+        return Pool(net, make, clients, self)
+
+
+class Worker:
+    """A worker process as its parent sees it."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        # Workers are forked from a process that has imported everything and done nothing: at once, and safe.
+        context = multiprocessing.get_context("forkserver")
+        made_in = getattr(workshop.make, "func", workshop.make).__module__  # func: of a partial function
+        context.set_forkserver_preload([work.__module__, made_in])
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=work, args=(other, workshop), daemon=True)
+        self.task: Task | None = None  # what it is at
+        # What is blocked here is blocked there: an interruption from the keyboard is the parent's affair.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            other.close()
+
+    def give(self, task: Task, order: Order) -> bool:
+        """Send an order; False when there is nobody any more."""
+        try:
+            self.pipe.send(order)
+        except OSError:
+            return False
+        self.task = task
+        return True
+
+    def hear(self) -> Step | Answer | Exception | None:
+        """What it says next; an EOFError when it has ended."""
+        try:
+            return self.pipe.recv()  # type: ignore[no-any-return]
+        except OSError:
+            raise EOFError from None
+
+    def starts(self) -> bool:
+        """Wait until it has built its network; False when it ended before."""
+        try:
+            return self.hear() is None
+        except EOFError:
+            return False
+
+    def end(self) -> None:
+        """Stop it, whatever it does."""
+        self.process.kill()
+        self.process.join()
+        self.process.close()
+        self.pipe.close()
+
+
+class Pool(Simulation):
+    """Workers live from the first round to `close`; one that is killed is replaced."""
+
+    def __init__(
+        self, net: Network, make: Callable[[], Network], clients: Sequence[Client], options: PoolOptions
+    ) -> None:
+        super().__init__(clients, memory_size(options.memory))
+        self.most = min(options.settled().workers or 1, len(clients))
+        self.make = make
+        self.initial = to_bytes(prefixed("net", detached(net.state_dict())))
+        self.workers: list[Worker] = []
+        self.images: SharedImages | None = None
+
+    def run(self, stage: Stage, tasks: Sequence[Task]) -> Iterator[Step | Update]:
+        """Let the clients answer, several at a time; updates come in the order they are ready."""
+        waiting, failures, answered = deque(tasks), Failures(), 0
+        try:
+            while waiting or self._busy():
+                self._hand_out(stage, waiting)
+                for worker in self._speaking():
+                    said = self._hear(worker, failures)
+                    answered += isinstance(said, Update)
+                    if said is not None:
+                        yield said
+        finally:
+            for worker in self._busy():  # nobody waits for their answers any more
+                self._dismiss(worker)
+        failures.end(answered)
+
+    def close(self) -> None:
+        """End the workers, let go of the images."""
+        for worker in list(self.workers):
+            self._dismiss(worker)
+        if self.images is not None:
+            self.images.close()
+            self.images = None
+        super().close()
+
+    def _busy(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.task is not None]
+
+    def _hand_out(self, stage: Stage, waiting: deque[Task]) -> None:
+        while waiting and len(self._busy()) < self.most:
+            self._staff(min(self.most, len(self._busy()) + len(waiting)))
+            worker = next(worker for worker in self.workers if worker.task is None)
+            task = waiting[0]
+            if worker.give(task, packed_order(stage, task, self.states.get(task.client))):
+                waiting.popleft()
+            else:
+                self._dismiss(worker)
+
+    def _speaking(self) -> list[Worker]:
+        pipes = wait([worker.pipe for worker in self._busy()])
+        return [worker for worker in self.workers if worker.pipe in pipes]
+
+    def _hear(self, worker: Worker, failures: Failures) -> Step | Update | None:
+        """What a worker has to say to the round; None for an error or its end."""
+        task = worker.task
+        assert task is not None
+        try:
+            said = worker.hear()
+        except EOFError:
+            self._dismiss(worker)
+            tell(task, "its worker process ended.")
+            return None
+        if said is None or isinstance(said, Step):
+            return said
+        worker.task = None
+        if isinstance(said, Exception):
+            failures.add(task, said)
+            return None
+        update, state = unpacked_answer(said)
+        self.states.propose(task.client, state)
+        return update
+
+    def _staff(self, count: int) -> None:
+        """See that there are so many workers."""
+        for _ in range(STARTS):
+            if len(self.workers) >= count:
+                return
+            new = [Worker(self._workshop()) for _ in range(count - len(self.workers))]
+            self.workers += new
+            for worker in new:
+                if not worker.starts():
+                    self._dismiss(worker)
+        if len(self.workers) < count:
+            raise InputError(
+                "The worker processes of the engine 'pool' cannot start: in a script, put what it does under "
+                '`if __name__ == "__main__":`, or set engine.name to embedded.'
+            )
+
+    def _workshop(self) -> Workshop:
+        if self.images is None:
+            clients = list(self.clients.values())
+            self.images = SharedImages(clients)
+            pairs = zip(clients, self.images.parts(), strict=True)
+            self.clients = {client.index: replace(client, images=images) for client, images in pairs}
+        bare = [
+            replace(client, images=np.empty((0, *client.images.shape[1:]), np.uint8))
+            for client in self.clients.values()
+        ]
+        return Workshop(self.make, bare, self.images, self.initial)
+
+    def _dismiss(self, worker: Worker) -> None:
+        self.workers.remove(worker)
+        worker.end()

@@ -1,0 +1,123 @@
+"""A worker process of the pool: one network as a workbench, one client after the other."""
+
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+
+import torch
+
+from fedmcc.client import Client
+from fedmcc.engines.sharing import SharedImages
+from fedmcc.errors import InputError
+from fedmcc.messages import Task, Update
+from fedmcc.methods.base import Stage
+from fedmcc.networks.momentum import Network
+from fedmcc.states import State
+from fedmcc.tensorfiles import from_bytes, to_bytes
+from fedmcc.training import DivergedError, Step
+
+
+@dataclass(frozen=True, eq=False)
+class Workshop:
+    """All that a worker needs to be of use to any client."""
+
+    make: Callable[[], Network]
+    clients: Sequence[Client]  # without their images
+    images: SharedImages
+    initial: bytes  # what a client remembers that has never been asked
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """A task on its way to a worker, with what the client remembers."""
+
+    stage: Stage
+    task: Task
+    weights: bytes
+    extras: bytes
+    state: bytes  # empty: it has never been asked
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """An update on its way back, with what the client would remember."""
+
+    update: Update
+    weights: bytes
+    extras: bytes
+    state: bytes
+
+
+def packed_order(stage: Stage, task: Task, state: State | None) -> Order:
+    """A task without tensors of its own beside the bytes of what they say."""
+    remembered = b"" if state is None else to_bytes(state)
+    return Order(
+        stage, replace(task, weights={}, extras={}), to_bytes(task.weights), to_bytes(task.extras), remembered
+    )
+
+
+def unpacked_answer(answer: Answer) -> tuple[Update, State]:
+    """The update and the state as the client gave them."""
+    update = replace(answer.update, weights=from_bytes(answer.weights), extras=from_bytes(answer.extras))
+    return update, from_bytes(answer.state)
+
+
+def work(pipe: Connection, workshop: Workshop) -> None:
+    """Answer orders until the pipe is closed: with steps, then an answer or an error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption from the keyboard is the parent's affair
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    net, clients, initial = workshop.make(), _clients(workshop), from_bytes(workshop.initial)
+    try:
+        pipe.send(None)  # ready
+        while True:
+            order = pipe.recv()
+            pipe.send(_result(pipe, net, clients[order.task.client], order, initial))
+    except (EOFError, OSError):
+        return  # nobody listens any more
+
+
+def _clients(workshop: Workshop) -> dict[int, Client]:
+    """The clients with their images, which all workers map from one file."""
+    pairs = zip(workshop.clients, workshop.images.parts(), strict=True)
+    return {client.index: replace(client, images=images) for client, images in pairs}
+
+
+def _result(
+    pipe: Connection, net: Network, client: Client, order: Order, initial: State
+) -> Answer | Exception:
+    try:
+        return _answer(pipe, net, client, order, initial)
+    except OSError:
+        raise
+    except (InputError, DivergedError) as error:
+        return error
+    except Exception:
+        return RuntimeError(traceback.format_exc())  # any exception may not survive the way
+
+
+def _answer(pipe: Connection, net: Network, client: Client, order: Order, initial: State) -> Answer:
+    task = replace(order.task, weights=from_bytes(order.weights), extras=from_bytes(order.extras))
+    state = from_bytes(order.state) if order.state else initial
+    answer = client.answer(net, order.stage, task, state)
+    while True:
+        try:
+            step: Step = next(answer)
+        except StopIteration as end:
+            update, new = end.value
+            bare = replace(update, weights={}, extras={})
+            return Answer(bare, to_bytes(update.weights), to_bytes(update.extras), to_bytes(new))
+        pipe.send(step)
+
+
+def _end_with_parent() -> None:
+    """Even a parent that was killed leaves nobody behind, whatever this worker is doing."""
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

@@ -1,0 +1,139 @@
+"""The engine `pool` as a program: kills, interruptions, and what they leave behind."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmcc import config, experiment
+
+Start = Callable[..., "subprocess.Popen[str]"]
+THREE = {"partition": {"clients": 3}, "engine": {"name": "pool", "workers": 2}}
+
+
+@pytest.fixture(scope="module")
+def table(tiny: str) -> dict[str, Any]:
+    table = tomllib.loads(tiny) | THREE
+    table["method"] = {**table["method"], "name": "fedmcc", "rounds": 4, "epochs": 1}
+    table["method"] |= {"clustering_rounds": 4, "clustering_epochs": 1}
+    table["training"] = {"batch_size": 8}
+    return table
+
+
+@pytest.fixture
+def pooled(table: dict[str, Any], tmp_path: Path) -> Path:
+    path = tmp_path / "pooled.toml"
+    path.write_text(config.dump(config.parse(table)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(table: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
+    """The same run in one process."""
+    path = tmp_path_factory.mktemp("undisturbed") / "run"
+    experiment.run(config.parse(table | {"engine": {"name": "embedded"}}), path)
+    return outcome(path)
+
+
+def outcome(run: Path) -> tuple[Any, ...]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    timeless = [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+    files = ("checkpoints/final.safetensors", "assignments.csv", "scores.json")
+    return (timeless, *((run / name).read_bytes() for name in files))
+
+
+def wait_for_rows(process: "subprocess.Popen[str]", run: Path, count: int) -> None:
+    metrics, patience = run / "metrics.jsonl", time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < patience:
+        if metrics.exists() and metrics.read_text().count("\n") >= count:
+            return
+        time.sleep(0.005)
+
+
+def descendants(pid: int) -> set[int]:
+    """All processes below one."""
+    tree = [line.split() for line in _processes()]
+    found, new = set(), {pid}
+    while new:
+        new = {int(child) for child, parent in tree if int(parent) in new}
+        found |= new
+    return found
+
+
+def _processes() -> list[str]:
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
+    return listed.stdout.splitlines()
+
+
+def all_gone(pids: set[int], seconds: float = 20) -> bool:
+    patience = time.monotonic() + seconds
+    while pids and time.monotonic() < patience:
+        pids = {pid for pid in pids if _lives(pid)}
+        time.sleep(0.02)
+    return not pids
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_killed_server_leaves_no_process_and_resumes_to_the_same_bits(
+    pooled: Path, tmp_path: Path, started: Start, undisturbed: tuple[Any, ...]
+) -> None:
+    run = tmp_path / "run"
+    for words, rows in ((("run", pooled, "--out", run), 2), (("resume", run), 5)):  # one in each stage
+        process = started(*words)
+        wait_for_rows(process, run, rows)
+        below = descendants(process.pid)
+        assert len(below) >= 3  # two workers, and the process that they are forked from
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert all_gone(below)
+    out, err = started("resume", run).communicate(timeout=120)
+    assert "Traceback" not in out + err
+    assert outcome(run) == undisturbed
+
+
+def test_an_interruption_from_the_keyboard_ends_all_processes_quietly(
+    pooled: Path, tmp_path: Path, started: Start
+) -> None:
+    run = tmp_path / "run"
+    process = started("run", pooled, "--out", run)
+    wait_for_rows(process, run, 1)
+    below = descendants(process.pid)
+    for pid in (process.pid, *below):  # as a terminal does
+        os.kill(pid, signal.SIGINT)
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert all_gone(below)
+
+
+def test_a_killed_worker_drops_its_client_for_that_round_alone(
+    pooled: Path, tmp_path: Path, started: Start
+) -> None:
+    run = tmp_path / "run"
+    process = started("run", pooled, "--set", "method.rounds=12", "--out", run)
+    wait_for_rows(process, run, 2)
+    workers = [pid for pid in descendants(process.pid) if not descendants(pid) and _trains(pid)]
+    os.kill(workers[0], signal.SIGKILL)
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 16
+    assert sum(len(row["dropped"]) for row in rows) <= 1
+    assert all(sorted(row["participants"] + row["dropped"]) == [0, 1, 2] for row in rows)
+
+
+def _trains(pid: int) -> bool:
+    return "resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_text()
