@@ -52,7 +52,7 @@ def _accuracy(labels, assigned, k):
 
 
 def test_a_perfect_head_has_perfect_scores():
-    row = _scorer().round(Branch(Pixels(), cluster_projector=Sides()), with_kmeans=True)
+    row = _scorer().round(Branch(Pixels(), cluster_projector=Sides()), with_head=True, with_kmeans=True)
     for key in ("acc", "nmi", "ari", "kmeans_acc", "kmeans_nmi", "kmeans_ari"):
         assert row[key] == pytest.approx(1.0)
     assert row["confidence"] == pytest.approx(0.95)
@@ -62,30 +62,36 @@ def test_accuracy_is_that_of_the_best_naming_of_clusters():
     labels = np.random.default_rng(1).integers(0, 2, 40)
     scorer, branch = _scorer(labels), Branch(Pixels(), cluster_projector=Sides())
     assigned = scorer.assign(scorer.extract(branch)).clusters
-    assert scorer.round(branch, with_kmeans=False)["acc"] == pytest.approx(_accuracy(labels, assigned, 2))
+    assert scorer.round(branch, with_head=True, with_kmeans=False)["acc"] == pytest.approx(
+        _accuracy(labels, assigned, 2)
+    )
 
 
 @pytest.mark.parametrize("labels", [None, np.full(40, -1)])
 def test_without_labels_a_row_has_what_needs_none(labels):
-    row = _scorer(labels).round(Branch(Pixels(), cluster_projector=Sides()), with_kmeans=True)
+    row = _scorer(labels).round(Branch(Pixels(), cluster_projector=Sides()), with_head=True, with_kmeans=True)
     assert set(row) == {"confidence", "balance", "alignment", "uniformity", "silhouette"}
 
 
 def test_without_a_head_a_row_has_k_means_alone_and_no_empty_values():
-    row = _scorer().round(Branch(Pixels()), with_kmeans=True)
+    row = _scorer().round(Branch(Pixels()), with_head=True, with_kmeans=True)
     assert set(row) == {"alignment", "uniformity", "kmeans_acc", "kmeans_nmi", "kmeans_ari"}
     assert all(isinstance(value, float) for value in row.values())
 
 
 def test_without_augmentation_two_views_are_aligned():
     branch = Branch(Pixels(), cluster_projector=Sides())
-    assert _scorer().round(branch, with_kmeans=False)["alignment"] == 0.0
-    assert _scorer(views=preset("digits")).round(branch, with_kmeans=False)["alignment"] > 0.01
+    assert _scorer().round(branch, with_head=True, with_kmeans=False)["alignment"] == 0.0
+    assert (
+        _scorer(views=preset("digits")).round(branch, with_head=True, with_kmeans=False)["alignment"] > 0.01
+    )
 
 
 def test_scores_are_the_same_each_time():
     scorer, branch = _scorer(views=preset("digits")), Branch(Pixels(), cluster_projector=Sides())
-    assert scorer.round(branch, with_kmeans=True) == scorer.round(branch, with_kmeans=True)
+    assert scorer.round(branch, with_head=True, with_kmeans=True) == scorer.round(
+        branch, with_head=True, with_kmeans=True
+    )
 
 
 def test_scoring_leaves_the_branch_and_its_modes_alone():
@@ -94,7 +100,7 @@ def test_scoring_leaves_the_branch_and_its_modes_alone():
     encoder.train()
     encoder[1].eval()
     before = {name: value.clone() for name, value in branch.state_dict().items()}
-    _scorer().round(branch, with_kmeans=False)
+    _scorer().round(branch, with_head=True, with_kmeans=False)
     assert [module.training for module in encoder] == [True, False, True]
     assert all(torch.equal(value, before[name]) for name, value in branch.state_dict().items())
 
@@ -142,3 +148,9 @@ def test_raw_k_means_on_digits_is_the_known_baseline():
 def test_options_that_cannot_work_are_refused(options):
     with pytest.raises(InputError, match=next(iter(options))):
         Evaluation(**options)
+
+
+def test_a_head_that_nothing_has_trained_is_not_scored():
+    row = _scorer().round(Branch(Pixels(), cluster_projector=Sides()), with_head=False, with_kmeans=True)
+    assert not {"acc", "confidence", "balance", "silhouette"} & set(row)
+    assert "kmeans_acc" in row

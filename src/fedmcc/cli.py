@@ -170,13 +170,21 @@ def partition(
 
 
 @command
-def list(kind: Annotated[str, typer.Argument(metavar="methods|datasets|views|encoders")]) -> None:
+def list(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="methods, clusterings, datasets, views, encoders, partitions or engines.",
+        ),
+    ],
+) -> None:
     """Show what there is, with its options and their defaults."""
     from fedmcc import registries, screen
     from fedmcc.errors import unknown
 
-    if kind not in (*registries.KINDS, "views"):
-        raise unknown("list", kind, (*registries.KINDS, "views"))
+    if kind not in registries.KINDS:
+        raise unknown("list", kind, registries.KINDS)
     screen.show_registry(kind, registries.entries(kind))
 
 

@@ -154,11 +154,10 @@ def _remaining(stages: tuple[Stage, ...], progress: Progress) -> tuple[Stage, ..
 
 
 def _row(experiment: Experiment, stage: Stage, round: Round) -> Row:
-    """What metrics.jsonl says of a round; scores where they are due."""
-    number, options = round.progress.round, experiment.config.evaluation
+    """What metrics.jsonl says of a round."""
     row: Row = {
         "stage": stage.name,
-        "round": number,
+        "round": round.progress.round,
         "loss": round.loss,
         "seconds": round.seconds,
         "bytes_down": round.bytes_down,
@@ -170,12 +169,24 @@ def _row(experiment: Experiment, stage: Stage, round: Round) -> Row:
     }
     if round.attempt > 1:
         row["attempt"] = round.attempt
+    return row | _scores(experiment, stage, round.progress)
+
+
+def _scores(experiment: Experiment, stage: Stage, progress: Progress) -> dict[str, float]:
+    """The scores of a round where they are due, or none."""
+    number, options = progress.round, experiment.config.evaluation
     last = number == stage.rounds
-    if last or number % options.every == 0:
-        adopt(experiment.net, round.progress.model)
-        with_kmeans = last or (options.kmeans_every > 0 and number % options.kmeans_every == 0)
-        row |= experiment.scorer.round(experiment.net.online, with_kmeans)
-    return row
+    if not last and number % options.every:
+        return {}
+    adopt(experiment.net, progress.model)
+    with_kmeans = last or (options.kmeans_every > 0 and number % options.kmeans_every == 0)
+    return experiment.scorer.round(experiment.net.online, _has_head(experiment, stage), with_kmeans)
+
+
+def _has_head(experiment: Experiment, stage: Stage) -> bool:
+    """Whether this stage or one before it has trained the cluster head."""
+    so_far = experiment.stages[: experiment.stages.index(stage) + 1]
+    return any(part in ("online", "online.cluster_projector") for done in so_far for part in done.shared)
 
 
 def _commit(experiment: Experiment, run: Run, round: Round, row: Row) -> None:

@@ -5,21 +5,31 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from fedmcc.data import DATASETS
-from fedmcc.methods import METHODS
+from fedmcc.engines import ENGINES
+from fedmcc.methods import CLUSTERINGS, METHODS
 from fedmcc.networks import ENCODERS
+from fedmcc.partition import PARTITIONS, Sharing
 from fedmcc.views import PRESETS, Views
 
 KINDS: dict[str, Mapping[str, Any]] = {
     "methods": METHODS,
+    "clusterings": CLUSTERINGS,
     "datasets": DATASETS,
+    "views": PRESETS,
     "encoders": ENCODERS,
+    "partitions": PARTITIONS,
+    "engines": ENGINES,
 }
+
+READ_BY = {"name": "", "alpha": "dirichlet", "uneven": "iid"}  # options that not every partition reads
 
 
 def entries(kind: str) -> list[tuple[str, str, str]]:
     """Name, first sentence and options of each entry of a registry."""
     if kind == "views":
         return [(name, "a preset", _differences(views)) for name, views in PRESETS.items()]
+    if kind == "partitions":
+        return [(name, _sentence(deal), _sharing(name)) for name, deal in PARTITIONS.items()]
     return [(name, _sentence(entry), _options(entry)) for name, entry in KINDS[kind].items()]
 
 
@@ -29,6 +39,11 @@ def _sentence(entry: Any) -> str:
 
 def _options(entry: Any) -> str:
     return " ".join(f"{field.name}={_shown(field.default)}" for field in fields(entry))
+
+
+def _sharing(name: str) -> str:
+    read = [field for field in fields(Sharing) if READ_BY.get(field.name, name) == name]
+    return " ".join(f"{field.name}={_shown(field.default)}" for field in read)
 
 
 def _differences(views: Views) -> str:

@@ -1,12 +1,15 @@
 """What the options of every registered thing promise: defaults, a sentence, a way through config.toml."""
 
 import tomllib
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 
+import numpy as np
 import pytest
 
 from fedmcc.config import CHOICES, dump, name_of, parse
+from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
+from fedmcc.partition import PARTITIONS, Sharing, share
 from fedmcc.registries import KINDS, entries
 from fedmcc.views import PRESETS, Views
 
@@ -65,12 +68,30 @@ def test_every_preset_of_views_goes_to_toml_and_back(name):
     assert parse(tomllib.loads(dump(config))) == config
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "views"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_entry_is_listed_with_a_sentence_and_its_options(kind):
-    registry = KINDS.get(kind, PRESETS)
+    registry = KINDS[kind]
     listed = {name: (sentence, options) for name, sentence, options in entries(kind)}
     assert list(listed) == list(registry)
     for name, (sentence, options) in listed.items():
         assert sentence
-        kinds = fields(registry[name]) if kind != "views" else fields(Views)
+        kinds = fields({"views": Views, "partitions": Sharing}.get(kind, registry[name]))
         assert {option.split("=")[0] for option in options.split()} <= {field.name for field in kinds}
+
+
+def test_whatever_a_section_can_name_is_listed():
+    listed = [set(registry) for registry in KINDS.values()]
+    assert all(set(known) in listed for known, _ in CHOICES.values())
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_a_partition_is_listed_with_the_options_that_it_reads(name):
+    """An option that is not shown changes nobody's images."""
+    (options,) = [options for listed, _, options in entries("partitions") if listed == name]
+    shown = {option.split("=")[0] for option in options.split()}
+    images = ImageSet(np.zeros((60, 1, 2, 2), np.uint8), np.arange(60) % 6, groups=np.arange(60) % 3)
+    plain = Sharing(name=name, clients=3)
+    for option, value in {"alpha": 5.0, "uneven": 1.0}.items():
+        dealt, other = (share(images, sharing, 0) for sharing in (plain, replace(plain, **{option: value})))
+        same = all(np.array_equal(a, b) for a, b in zip(dealt, other, strict=True))
+        assert same == (option not in shown)

@@ -20,7 +20,7 @@ from click.testing import Result
 from PIL import Image
 from rich.console import Console
 
-from fedmcc import data, meters, methods, networks, views
+from fedmcc import data, engines, meters, methods, networks, partition, views
 from fedmcc.experiment import Finished, Plan, Scored
 from fedmcc.training import Step
 
@@ -111,9 +111,12 @@ def test_evaluating_gives_the_scores_of_the_run(fedmcc: Command, run: Path) -> N
     ("kind", "known"),
     [
         ("methods", methods.METHODS),
+        ("clusterings", methods.CLUSTERINGS),
         ("datasets", data.DATASETS),
-        ("encoders", networks.ENCODERS),
         ("views", views.PRESETS),
+        ("encoders", networks.ENCODERS),
+        ("partitions", partition.PARTITIONS),
+        ("engines", engines.ENGINES),
     ],
 )
 def test_all_that_is_registered_is_listed(fedmcc: Command, kind: str, known: dict[str, object]) -> None:

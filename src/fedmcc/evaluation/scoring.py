@@ -46,9 +46,14 @@ class Scorer:
         """Features and assignments of all images, without augmentation."""
         return extract(branch, self.images.images, self.views.plain, self.options.batch_size)
 
-    def round(self, branch: Branch, with_kmeans: bool) -> dict[str, float]:
-        """The scores of a row of metrics; where something is undefined its key is absent."""
+    def round(self, branch: Branch, with_head: bool, with_kmeans: bool) -> dict[str, float]:
+        """The scores of a row of metrics; where something is undefined its key is absent.
+
+        A head that no stage has touched yet says nothing: leave it out.
+        """
         extracted = self.extract(branch)
+        if not with_head:
+            extracted = extracted._replace(assignments=None)
         pairs = score_without_labels(extracted, self.seed, self._two_views(branch))._asdict()
         if extracted.assignments is not None:
             pairs |= _fields("", score(self.images.labels, extracted.assignments.argmax(axis=1)))
