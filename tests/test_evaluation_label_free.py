@@ -19,6 +19,7 @@ from fedmcc.evaluation.label_free import (
 from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.networks.momentum import Branch
 from fedmcc.networks.projectors import cluster_projector
+from fedmcc.training import DivergedError
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, (30, 1, 8, 8), dtype=np.uint8)
@@ -108,7 +109,7 @@ def test_extraction_of_nothing_is_said() -> None:
 def test_diverged_features_are_said() -> None:
     network = branch()
     nn.init.constant_(network.encoder.stages[-1][1].bias, torch.nan)
-    with pytest.raises(InputError, match="training has diverged"):
+    with pytest.raises(DivergedError, match="training has diverged"):
         extract(network, IMAGES, scale)
 
 

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -57,6 +58,7 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
     config = resolve(config, images)
     _check(config, images)
     torch.set_num_threads(config.general.threads or 1)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     make = partial(build_network, config, channels=images.images.shape[1])
     net = make()
     engine = config.engine.build(net, make, _clients(config, images))
@@ -78,19 +80,26 @@ def resolve(config: Config, images: ImageSet) -> Config:
     )
     keep = config.training.keep_optimizer
     partition = settled(config.partition, images)
+    alone = partition.clients == 1 or config.federation.only is not None
     return replace(
         config,
         general=general,
         engine=config.engine.settled(),
         views=replace(config.views, size=config.views.size or min(images.images.shape[2:])),
         partition=partition,
-        training=replace(config.training, keep_optimizer=partition.clients == 1 if keep is None else keep),
+        training=replace(config.training, keep_optimizer=alone if keep is None else keep),
     )
 
 
 def share_out(config: Config, images: ImageSet) -> list[Rows]:
     """The rows of each client."""
     return share(images, config.partition, derive(config.general.seed, "partition"))
+
+
+def without_first_weights(config: Config) -> Config:
+    """The configuration for a network that a checkpoint fills: pretrained files need not be there."""
+    encoder: Any = config.encoder
+    return replace(config, encoder=replace(encoder, weights=None)) if hasattr(encoder, "weights") else config
 
 
 def build_network(config: Config, channels: int) -> Network:
@@ -151,9 +160,10 @@ def _check(config: Config, images: ImageSet) -> None:
     clusters, batch_size = config.general.clusters or 0, config.training.batch_size
     for stage in stages(config):
         if stage.rounds < 1 or (stage.trained and stage.epochs < 1):
+            section = "clustering" if stage in config.clustering.stages() else "method"
             raise InputError(
                 f"The stage {stage.name} has {stage.rounds} rounds of {stage.epochs} epochs: "
-                "set method.rounds and method.epochs to 1 or more."
+                f"set {section}.rounds and {section}.epochs to 1 or more."
             )
     config.federation.size(config.partition.clients)  # says what is wrong
     if clusters > len(images):

@@ -106,7 +106,8 @@ def evaluate(run: RunFolder) -> None:
 
     opened = runs.open_run(run)
     # What was trained on one device can be scored on any.
-    experiment = assembly.prepare(config.load(opened.config_file, ["device=auto"]))
+    loaded = assembly.without_first_weights(config.load(opened.config_file, ["device=auto"]))
+    experiment = assembly.prepare(loaded)
     checkpoints.load_network(experiment.net, opened.model_file)
     online = experiment.net.online
     scores = experiment.scorer.final(online, experiment.scorer.extract(online))

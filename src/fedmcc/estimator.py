@@ -65,7 +65,7 @@ class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
         experiment = assemble(config, images)
         self.history_ = _train(experiment)
         self._experiment = experiment
-        self.labels_ = self.predict(X)
+        self.labels_ = experiment.scorer.assign(self._extract(X)).clusters
         return self
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803

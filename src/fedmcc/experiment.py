@@ -78,7 +78,7 @@ def steps(experiment: Experiment, run: Run) -> Iterator[Step | Scored | Finished
     Every round is on disk before it is yielded; stopping at any moment loses the round under way.
     """
     with experiment.engine:
-        progress = _pick_up(experiment, run)
+        progress, rows = _pick_up(experiment, run)
         for stage in _remaining(experiment.stages, progress):
             for event in _rounds(experiment, run, stage, progress):
                 if isinstance(event, Step):
@@ -86,7 +86,8 @@ def steps(experiment: Experiment, run: Run) -> Iterator[Step | Scored | Finished
                     continue
                 progress = event.progress
                 row = _row(experiment, stage, event)
-                _commit(experiment, run, event, row)
+                rows += 1
+                _commit(experiment, run, event, row, rows)
                 yield Scored(row, stage.rounds)
     yield Finished(_finish(experiment, run, progress))
 
@@ -111,7 +112,8 @@ def _rounds(experiment: Experiment, run: Run, stage: Stage, progress: Progress) 
         ) from None
 
 
-def _pick_up(experiment: Experiment, run: Run) -> Progress:
+def _pick_up(experiment: Experiment, run: Run) -> tuple[Progress, int]:
+    """Where the run stands, and how many rows of metrics it has."""
     saved = load_progress(run)
     if saved is None:
         saved = Saved(Progress(detached(experiment.net.state_dict())), rows=0, clients={})
@@ -121,7 +123,7 @@ def _pick_up(experiment: Experiment, run: Run) -> Progress:
     if not (run.path / PARTITION).exists():  # killed before it was written
         _write_partition(experiment, run)
     run.rewind(saved.rows)
-    return saved.progress
+    return saved.progress, saved.rows
 
 
 def _write_partition(experiment: Experiment, run: Run) -> None:
@@ -189,11 +191,11 @@ def _has_head(experiment: Experiment, stage: Stage) -> bool:
     return any(part in ("online", "online.cluster_projector") for done in so_far for part in done.shared)
 
 
-def _commit(experiment: Experiment, run: Run, round: Round, row: Row) -> None:
+def _commit(experiment: Experiment, run: Run, round: Round, row: Row, rows: int) -> None:
     run.log(row)
     states = experiment.engine.states
     changed = ((update.client, states[update.client]) for update in round.updates)
-    states.filed(save_progress(run, round.progress, len(run.rows()), changed).clients)
+    states.filed(save_progress(run, round.progress, rows, changed).clients)
 
 
 def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, Any]:

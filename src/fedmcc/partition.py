@@ -34,9 +34,9 @@ class Sharing:
     def __post_init__(self) -> None:
         if self.name not in PARTITIONS:
             raise unknown("partition", self.name, PARTITIONS)
-        for key in ("clients", "smallest"):
-            if getattr(self, key) < 1:
-                raise InputError(f"partition.{key} is {getattr(self, key)}: give 1 or more.")
+        for key, least in (("clients", 1), ("smallest", 2)):  # a single image has nothing to contrast with
+            if getattr(self, key) < least:
+                raise InputError(f"partition.{key} is {getattr(self, key)}: give {least} or more.")
         if not 0 < self.alpha < math.inf:  # nan is refused as well
             raise InputError(f"partition.alpha is {self.alpha}: give a positive number.")
         if not 0 <= self.uneven <= 10:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from fedmcc import config
-from fedmcc.assembly import build_network
+from fedmcc.assembly import build_network, without_first_weights
 from fedmcc.assignments import Assignment, assignments_csv
 from fedmcc.checkpoints import load_metadata, load_network
 from fedmcc.data.base import ImageSet
@@ -26,7 +26,7 @@ class Predicted(NamedTuple):
 
 def predict(run: Run, path: Path) -> Predicted:
     """Decode the images as the run saw its own, and assign them."""
-    settings = config.load(run.config_file, ["device=auto"])
+    settings = without_first_weights(config.load(run.config_file, ["device=auto"]))
     channels = _channels(run)
     seen = settings.data.size if isinstance(settings.data, ImageFiles) else settings.views.size
     images = _read(path, seen, channels)

@@ -56,7 +56,7 @@ class Failures:
         if self.errors and not answered:
             raise self.errors[-1][1]
         for task, error in self.errors:
-            tell(task, str(error))
+            tell(task, f"{type(error).__name__}: {error}")
 
 
 def tell(task: Task, reason: str) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedmcc.errors import InputError
 from fedmcc.networks.momentum import Branch
+from fedmcc.training import DivergedError
 
 
 class Extracted(NamedTuple):
@@ -38,7 +39,7 @@ def extract(
             if project is not None:
                 assignments.append(project(found).float().cpu())
     if not all(torch.isfinite(batch).all() for batch in features):
-        raise InputError("The features are not finite, training has diverged: lower the learning rate.")
+        raise DivergedError("The features are not finite, training has diverged: lower the learning rate.")
     return Extracted(torch.cat(features).numpy(), torch.cat(assignments).numpy() if assignments else None)
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fedmcc.assignments import Assignment
 from fedmcc.data.base import Images, ImageSet
 from fedmcc.errors import InputError
@@ -66,9 +68,9 @@ class Scorer:
         images, labels = self.images, self.images.labels
         pixels = raw_kmeans(images.images, self.clusters, self.seed)
         found = {"pixels": pixels, "features": self.kmeans(extracted)}
-        assigned = self.assign(extracted).clusters
         if extracted.assignments is not None:
-            found["head"] = assigned
+            found["head"] = extracted.assignments.argmax(axis=1)
+        assigned = found.get("head", found["features"])
         scores = {name: _fields("", score(labels, clusters)) for name, clusters in found.items()}
         return {
             "images": len(images),
@@ -98,7 +100,9 @@ class Scorer:
         return WeightedKNN().leave_one_out(extracted.features, labels)
 
     def _two_views(self, branch: Branch) -> tuple[Any, Any]:
-        some: Images = self.images.images[:ALIGNED]
+        count = len(self.images)
+        rows = np.linspace(0, count - 1, min(ALIGNED, count)).round().astype(int)  # files are sorted by class
+        some: Images = self.images.images[rows]
         draw = generator(self.seed, "alignment")
         a, b = (extract(branch, some, lambda batch: self.views(batch, draw)).features for _ in range(2))
         return a, b

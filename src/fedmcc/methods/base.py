@@ -65,12 +65,19 @@ class Stage:
         return Aggregate(weighted_average([update.weights for update in updates], weights), {})
 
 
-def refuse_unless_positive(method: object, *names: str) -> None:
+def refuse_unless_positive(options: object, *names: str, section: str = "method") -> None:
     """Refuse hyperparameters that are no finite numbers above 0; one that is None is left to its default."""
     for name in names:
-        value = getattr(method, name)
+        value = getattr(options, name)
         if value is not None and not 0 < value < math.inf:
-            raise InputError(f"method.{name} is {value}: give a number above 0.")
+            raise InputError(f"{section}.{name} is {value}: give a number above 0.")
+
+
+def refuse_unless_share(options: object, name: str, section: str = "method") -> None:
+    """Refuse a hyperparameter that does not lie between 0 and 1."""
+    value = getattr(options, name)
+    if not 0 <= value <= 1:
+        raise InputError(f"{section}.{name} is {value}: give a number between 0 and 1.")
 
 
 @runtime_checkable

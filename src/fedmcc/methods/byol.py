@@ -10,10 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedmcc.errors import InputError
 from fedmcc.losses import cosine_distance
 from fedmcc.messages import Task
-from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive
+from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive, refuse_unless_share
 from fedmcc.networks.momentum import Branch
 from fedmcc.networks.normalisation import Norm
 from fedmcc.networks.predicting import PredictingPair
@@ -34,8 +33,7 @@ class FedBYOL:
 
     def __post_init__(self) -> None:
         refuse_unless_positive(self, "hidden", "projections")
-        if not 0 <= self.momentum <= 1:
-            raise InputError(f"method.momentum is {self.momentum}: give a number between 0 and 1.")
+        refuse_unless_share(self, "momentum")
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> PredictingPair:
         """Two branches (f, g_I) and the predictor of the online one."""

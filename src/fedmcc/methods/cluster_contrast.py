@@ -1,6 +1,5 @@
 """Algorithm 2: MCC's clustering stage over a frozen encoder, after any method that learned one."""
 
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +8,9 @@ from torch import Tensor, nn
 
 from fedmcc.losses import Anchor, Quartet, cluster_balance, momentum_contrast
 from fedmcc.messages import Task
-from fedmcc.methods.base import Memory, Parts, Stage
+from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive, refuse_unless_share
 from fedmcc.methods.mcc import Target
-from fedmcc.networks.momentum import Branch, follow
+from fedmcc.networks.momentum import Branch, follow, give_head
 from fedmcc.networks.projectors import cluster_projector
 from fedmcc.states import adopt
 
@@ -30,12 +29,15 @@ class ClusterContrast:
     target: Target = "keep"  # the target head from round to round (D10)
     hidden: int | None = None  # width of the projector; None: as wide as the features
 
+    def __post_init__(self) -> None:
+        refuse_unless_positive(self, "temperature", "hidden", section="clustering")
+        refuse_unless_share(self, "momentum", section="clustering")
+
     def extend(self, net: Any, features: int, clusters: int) -> None:
         """Give the network an online cluster projector and its target."""
-        net.online.cluster_projector = cluster_projector(features, self.hidden or features, clusters)
         if not hasattr(net, "target"):
             net.target = Branch(nn.Identity())
-        net.target.cluster_projector = deepcopy(net.online.cluster_projector).requires_grad_(False)
+        give_head(net, cluster_projector(features, self.hidden or features, clusters))
 
     def stages(self) -> tuple[Stage, ...]:
         """One stage."""

@@ -1,38 +1,93 @@
-"""Federated k-means on frozen features: one exchange of centroids, no gradient, any partition."""
+"""Federated k-means on frozen features: two exchanges of small statistics, no gradient, any partition."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedmcc import centroids
+from fedmcc.errors import InputError
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Parts, Stage
-from fedmcc.networks.momentum import Network
+from fedmcc.methods.base import Aggregate, Parts, Stage, refuse_unless_positive
+from fedmcc.networks.momentum import Network, give_head
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.states import State
 
 HEAD = "online.cluster_projector"
+FLOOR = 1e-6  # of the largest variance: an axis without any is not blown up
 
 
 @dataclass(frozen=True)
 class FederatedKMeans:
-    """k-means of all clients' features: each sends centroids of its own, the server clusters those."""
+    """k-means of all clients' features: each sends centroids of its own, the server clusters those.
 
+    Before that the features are whitened on their principal axes, from moments that the clients add up:
+    without it, directions in which all images of a client agree drown those that tell classes apart.
+    """
+
+    axes: float = 2.0  # whitened axes per cluster; 0: features as they are
     excess: float = 2.0  # local centroids per cluster
-    images_per_centroid: int = 30  # at least so many, where a client has few images
+    images_per_centroid: int = 30  # so many, where a client has few; but as many centroids as clusters
     temperature: float = 0.1  # of the soft assignments
+
+    def __post_init__(self) -> None:
+        names = ("excess", "images_per_centroid", "temperature")
+        refuse_unless_positive(self, *names, section="clustering")
+        if not 0 <= self.axes < math.inf:
+            raise InputError(f"clustering.axes is {self.axes}: give 0 or more.")
+
+    def head(self, features: int, clusters: int) -> Prototypes:
+        """A head of prototypes."""
+        axes = min(features, round(self.axes * clusters)) or features
+        return Prototypes(features, clusters, axes, self.temperature)
 
     def extend(self, net: Network, features: int, clusters: int) -> None:
         """Give the network a head of prototypes."""
-        net.online.cluster_projector = Prototypes(features, clusters, self.temperature)
+        give_head(net, self.head(features, clusters))
 
     def stages(self) -> tuple[Stage, ...]:
-        """One round that trains nothing."""
-        return (Centroids(method=self),)
+        """One or two rounds that train nothing."""
+        return (Whitening(), Centroids(method=self)) if self.axes else (Centroids(method=self),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whitening(Stage):
+    """Clients send the moments of their features; the principal axes of all of them go into the head."""
+
+    name: str = "whitening"
+    rounds: int = 1
+    epochs: int = 0
+    trained: Parts = ()
+    shared: Parts = (f"{HEAD}.whitening",)
+    frozen: Parts = ("online.encoder",)
+
+    @torch.no_grad()
+    def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
+        """Sum of the features on the unit sphere, and of their outer products."""
+        first = second = count = torch.zeros((), dtype=torch.float64)
+        for features in _features(net, batches):
+            unit = F.normalize(features.cpu().double(), dim=1)
+            first, second, count = first + unit.sum(dim=0), second + unit.T @ unit, count + len(unit)
+        return {"first": first, "second": second, "count": count}
+
+    def combine(self, updates: Sequence[Update]) -> Aggregate:
+        """The eigenvectors of the covariance with the largest variance, scaled to variance 1."""
+        kept = updates[0].weights[f"{HEAD}.whitening.axes"]
+        first, second, count = (
+            torch.stack([update.extras[key] for update in updates]).sum(dim=0)
+            for key in ("first", "second", "count")
+        )
+        mean = first / count
+        variance, directions = torch.linalg.eigh(second / count - torch.outer(mean, mean))
+        largest = variance.argsort(descending=True)[: len(kept)]
+        scale = variance[largest].clamp_min(FLOOR * float(variance.max())).rsqrt()
+        axes = (directions[:, largest] * scale).T.float().contiguous()
+        return Aggregate({f"{HEAD}.whitening.mean": mean.float(), f"{HEAD}.whitening.axes": axes}, {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,43 +99,39 @@ class Centroids(Stage):
     rounds: int = 1
     epochs: int = 0
     trained: Parts = ()
-    shared: Parts = ("online.cluster_projector",)
+    shared: Parts = (HEAD,)
     frozen: Parts = ("online.encoder",)
 
+    @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
-        """Centroids of this client's features on the unit sphere, and how many images each stands for."""
-        features = _features(net, batches)
-        most = int(self.method.excess * len(net.online.cluster_projector.vectors.weight))
-        count = max(1, min(most, len(features) // self.method.images_per_centroid))
-        model = centroids.fit(features, count, seed=0)
+        """Centroids of this client's features among the prototypes, and how many images each stands for."""
+        head = net.online.cluster_projector
+        places = torch.cat([head.whitening(features).cpu() for features in _features(net, batches)]).numpy()
+        clusters = len(head.vectors.weight)
+        few = max(len(places) // self.method.images_per_centroid, min(clusters, len(places)))
+        count = min(int(self.method.excess * clusters), few)
+        model = centroids.fit(places, count, seed=0)
         sizes = np.bincount(model.labels_, minlength=count)
-        return {
-            "centroids": torch.from_numpy(model.cluster_centers_).float(),
-            "sizes": torch.from_numpy(sizes),
-        }
+        found = torch.from_numpy(model.cluster_centers_).float()
+        return {"centroids": found, "sizes": torch.from_numpy(sizes)}
 
     def combine(self, updates: Sequence[Update]) -> Aggregate:
         """k-means of all centroids, each weighing as many images as it stands for."""
-        vectors = updates[0].weights[f"{HEAD}.vectors.weight"]
+        head, _ = super().combine(updates)
+        vectors = head[f"{HEAD}.vectors.weight"].clone()
         rows = torch.cat([update.extras["centroids"] for update in updates]).numpy()
         sizes = torch.cat([update.extras["sizes"] for update in updates]).numpy().astype(np.float32)
         count = min(len(vectors), len(rows))  # fewer centroids than clusters leave prototypes as they were
         model = centroids.fit(centroids.unit_rows(rows), count, seed=0, weights=sizes)
-        new = vectors.clone()
-        new[:count] = torch.from_numpy(model.cluster_centers_)
+        vectors[:count] = torch.from_numpy(model.cluster_centers_)
         shares = np.bincount(model.labels_, sizes, len(vectors)) / sizes.sum()
-        return Aggregate(
-            {
-                f"{HEAD}.vectors.weight": new,
-                f"{HEAD}.marginal": torch.from_numpy(shares).float(),
-                f"{HEAD}.samples": torch.tensor(int(sizes.sum())),
-            },
-            {},
-        )
+        head[f"{HEAD}.vectors.weight"] = vectors
+        head[f"{HEAD}.marginal"] = torch.from_numpy(shares).float()
+        head[f"{HEAD}.samples"] = torch.tensor(int(sizes.sum()))
+        return Aggregate(head, {})
 
 
-@torch.no_grad()
-def _features(net: Network, batches: Iterable[Tensor]) -> np.ndarray:
+def _features(net: Network, batches: Iterable[Tensor]) -> Iterator[Tensor]:
     net.eval()
-    features = torch.cat([net.online.encoder(batch).float().cpu() for batch in batches])
-    return centroids.unit_rows(features.numpy())
+    for batch in batches:
+        yield net.online.encoder(batch).float()

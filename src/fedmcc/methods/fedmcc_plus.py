@@ -1,4 +1,4 @@
-"""FedMCC+: the paper's scheme with its weak points mended, for clients that hold few classes each.
+"""FedMCC+: a stronger form of the paper's scheme, for clients that hold few classes each; in development.
 
 Instance contrast anchored on the online network; prototypes from one federated k-means instead of a head
 trained from nothing; then encoder and prototypes are polished together, with the entropy of *all* clients'
@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fedmcc.errors import InputError
 from fedmcc.losses import Anchor
 from fedmcc.messages import Task, Update
-from fedmcc.methods.base import Aggregate, Memory, Parts, Stage
+from fedmcc.methods.base import Aggregate, Memory, Parts, Stage, refuse_unless_positive
 from fedmcc.methods.federated_kmeans import HEAD, FederatedKMeans
 from fedmcc.methods.fedmcc import Representation
 from fedmcc.methods.mcc import MCC, receive_pair
@@ -31,34 +32,47 @@ class FedMCCPlus(MCC):
     rounds: int = 100  # R of the representation stage
     epochs: int = 1  # E
     anchor: Anchor = "online"
-    polish_rounds: int = 10
+    polish_rounds: int = 10  # 0: none
     polish_epochs: int = 1
+    axes: float = 2.0  # whitened axes per cluster in k-means; 0: features as they are
     prototype_temperature: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_unless_positive(self, "prototype_temperature")
+        if self.target == "share":
+            raise InputError('method.target = "share" is an ablation of fedmcc: use keep or reset here.')
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> MomentumPair:
         """Two branches with a head of prototypes each."""
         instance = instance_projector(features, self.hidden or features, self.projections)
-        head = Prototypes(features, clusters, self.prototype_temperature)
-        return PolishedPair(Branch(encoder, instance, head))
+        return PolishedPair(Branch(encoder, instance, self._kmeans().head(features, clusters)), clusters)
 
     def stages(self) -> tuple[Stage, ...]:
-        """Representation, centroids, polish."""
-        kmeans = FederatedKMeans(temperature=self.prototype_temperature)
-        return (
-            Representation(rounds=self.rounds, epochs=self.epochs, method=self),
-            *kmeans.stages(),
-            Polish(rounds=self.polish_rounds, epochs=self.polish_epochs, method=self),
-        )
+        """Representation, federated k-means, polish."""
+        first = Representation(rounds=self.rounds, epochs=self.epochs, method=self)
+        last = Polish(rounds=self.polish_rounds, epochs=self.polish_epochs, method=self)
+        return (first, *self._kmeans().stages(), *([last] if self.polish_rounds else []))
+
+    def _kmeans(self) -> FederatedKMeans:
+        return FederatedKMeans(axes=self.axes, temperature=self.prototype_temperature)
 
 
 class PolishedPair(MomentumPair):
-    """A pair that knows which share of all images its client holds."""
+    """A pair that knows which share of all images its client holds, and what it added to their mean."""
 
     share: Tensor
+    own: Tensor
 
-    def __init__(self, online: Branch) -> None:
+    def __init__(self, online: Branch, clusters: int) -> None:
         super().__init__(online)
         self.register_buffer("share", torch.ones(()), persistent=False)
+        self.register_buffer("own", torch.full((clusters,), -1.0))  # negative: nothing yet
+
+    def rest(self, marginal: Tensor) -> Tensor:
+        """The other clients' part of the global mean assignment; at first their share of all of it."""
+        others = (marginal - self.share * self.own).clamp_min(0)
+        return others if bool((self.own >= 0).all()) else (1 - self.share) * marginal
 
 
 class Outputs(NamedTuple):
@@ -68,7 +82,7 @@ class Outputs(NamedTuple):
     b: Tensor
     a_target: Tensor
     b_target: Tensor
-    marginal: Tensor
+    rest: Tensor
     share: Tensor
 
 
@@ -89,12 +103,12 @@ class Polish(Stage):
             t_a, t_b = target.assign(target.encoder(a)), target.assign(target.encoder(b))
         head = online.cluster_projector
         assert isinstance(head, Prototypes)
-        return Outputs(y_a, y_b, t_a, t_b, head.marginal.expand(len(a), -1), net.share.expand(len(a), 1))
+        rest = net.rest(head.marginal).expand(len(a), -1)
+        return Outputs(y_a, y_b, t_a, t_b, rest, net.share.expand(len(a), 1))
 
     def loss(self, outputs: Outputs) -> Tensor:
         """Cross-entropy to p² / f of the target, minus the entropy of the global mean assignment."""
-        marginal, share = outputs.marginal[0], outputs.share[0]
-        rest = (1 - share) * marginal
+        rest, share = outputs.rest[0], outputs.share[0]
         learned = _cross_entropy(_sharpened(outputs.b_target, rest, share), outputs.a)
         learned = 0.5 * (learned + _cross_entropy(_sharpened(outputs.a_target, rest, share), outputs.b))
         sizes = rest + share * 0.5 * (outputs.a.mean(dim=0) + outputs.b.mean(dim=0))
@@ -120,7 +134,8 @@ class Polish(Stage):
         with torch.no_grad():
             means = [net.online.assign(net.online.encoder(batch)).sum(dim=0) for batch in batches]
         total = torch.stack(means).sum(dim=0)
-        return {"mean": total / total.sum()}
+        net.own.copy_(total / total.sum())
+        return {"mean": net.own}
 
     def combine(self, updates: Sequence[Update]) -> Aggregate:
         """The average, with the cluster sizes of all clients in the head."""

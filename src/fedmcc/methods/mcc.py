@@ -9,10 +9,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedmcc.errors import InputError
 from fedmcc.losses import Anchor, Quartet, cluster_balance, momentum_contrast
 from fedmcc.messages import Task
-from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive
+from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive, refuse_unless_share
 from fedmcc.methods.cc import branch
 from fedmcc.networks.momentum import MomentumPair
 from fedmcc.states import adopt
@@ -38,8 +37,7 @@ class MCC:
 
     def __post_init__(self) -> None:
         refuse_unless_positive(self, "instance_temperature", "cluster_temperature", "projections", "hidden")
-        if not 0 <= self.momentum <= 1:
-            raise InputError(f"method.momentum is {self.momentum}: give a number between 0 and 1.")
+        refuse_unless_share(self, "momentum")
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> MomentumPair:
         """Two branches (f, g_I, g_C): online, and the target that starts as its copy."""

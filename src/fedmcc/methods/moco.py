@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmcc.errors import InputError
 from fedmcc.messages import Task
-from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive
+from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive, refuse_unless_share
 from fedmcc.networks.momentum import Branch
 from fedmcc.networks.normalisation import Norm
 from fedmcc.networks.projectors import normalised_mlp
@@ -32,8 +31,7 @@ class FedMoCo:
 
     def __post_init__(self) -> None:
         refuse_unless_positive(self, "temperature", "queue", "hidden", "projections")
-        if not 0 <= self.momentum <= 1:
-            raise InputError(f"method.momentum is {self.momentum}: give a number between 0 and 1.")
+        refuse_unless_share(self, "momentum")
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> MomentumQueue:
         """The query's branch (f, g_I), the key's as its target, and the queue of keys."""

@@ -73,3 +73,11 @@ class MomentumPair(Network):
 def follow(target: nn.Module, online: nn.Module, momentum: float) -> None:
     """The moving average in place: m target + (1 - m) online, over parameters alone."""
     torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), 1 - momentum)
+
+
+def give_head(net: Network, head: nn.Module) -> None:
+    """Give the online branch a cluster projector, and the target branch, where there is one, its copy."""
+    net.online.cluster_projector = head
+    target = getattr(net, "target", None)
+    if target is not None:
+        target.cluster_projector = deepcopy(head).requires_grad_(False)

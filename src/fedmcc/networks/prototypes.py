@@ -7,21 +7,38 @@ from torch.nn import functional as F
 
 
 class Prototypes(nn.Module):
-    """softmax(cos(h, p_j) / temperature) over the clusters j; what k-means finds can be put in as it is.
+    """softmax(cos(x, p_j) / temperature) over the clusters j, where x are features on their whitened axes.
 
-    Beside the vectors it keeps what the server knows of all clients: cluster shares and number of images.
+    Beside the vectors it keeps what the server knows of all clients: the axes (first those of the features
+    themselves), cluster shares and number of images.
     """
 
     marginal: Tensor
     samples: Tensor
 
-    def __init__(self, features: int, clusters: int, temperature: float) -> None:
+    def __init__(self, features: int, clusters: int, axes: int, temperature: float) -> None:
         super().__init__()
-        self.vectors = nn.Linear(features, clusters, bias=False)
+        self.whitening = Whitening(features, axes)
+        self.vectors = nn.Linear(axes, clusters, bias=False)
         self.temperature = temperature
         self.register_buffer("marginal", torch.full((clusters,), 1 / clusters))
         self.register_buffer("samples", torch.zeros((), dtype=torch.int64))
 
     def forward(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
-        similarity = F.linear(F.normalize(features, dim=1), F.normalize(self.vectors.weight, dim=1))
+        similarity = F.linear(self.whitening(features), F.normalize(self.vectors.weight, dim=1))
         return (similarity / self.temperature).softmax(dim=1)
+
+
+class Whitening(nn.Module):
+    """Features of length 1, taken to axes on which all have variance 1, and to length 1 again."""
+
+    mean: Tensor
+    axes: Tensor
+
+    def __init__(self, features: int, axes: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("axes", torch.eye(axes, features))
+
+    def forward(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n axes"]:
+        return F.normalize((F.normalize(features, dim=1) - self.mean) @ self.axes.T, dim=1)
