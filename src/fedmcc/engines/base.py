@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from fedmcc.client import Client
 from fedmcc.engines.store import Store
+from fedmcc.errors import InputError
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Stage
 from fedmcc.training import Step
@@ -56,7 +57,8 @@ class Failures:
         if self.errors and not answered:
             raise self.errors[-1][1]
         for task, error in self.errors:
-            tell(task, f"{type(error).__name__}: {error}")
+            expected = isinstance(error, InputError | ArithmeticError)  # these say a whole sentence
+            tell(task, str(error) if expected else f"{type(error).__name__}: {error}")
 
 
 def tell(task: Task, reason: str) -> None:
