@@ -17,7 +17,7 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $(READY)
 
-demo: $(READY)  ## cluster handwritten digits, about three minutes
+demo: $(READY)  ## cluster handwritten digits, a few minutes
 	$(BIN)/fedmcc demo
 
 test: $(READY)  ## run all tests
@@ -31,6 +31,7 @@ check: $(READY)  ## format, lint, types, layers
 
 bench: $(READY)  ## measure speed, as ratios within one run
 	$(BIN)/python benchmarks/views.py
+	$(BIN)/python benchmarks/clients.py
 
 lock:  ## choose versions anew and write requirements.lock (torch stays at its pin)
 	rm -rf .venv && $(PYTHON) -m venv .venv

@@ -122,3 +122,11 @@ def test_the_first_free_number_is_taken(tmp_path):
 def test_a_run_is_finished_when_its_scores_are_there(run):
     run.write_json(run.scores_file.name, {"images": 3})
     assert Run(run.path).finished
+
+
+def test_two_cannot_work_on_a_run_at_once(run):
+    in_use = pytest.raises(InputError, match="in use by another process")
+    with run.claimed(), in_use, open_run(run.path).claimed():
+        pass
+    with run.claimed():  # let go of afterwards
+        pass

@@ -193,7 +193,7 @@ def list(
 def demo(
     out: Annotated[Path | None, typer.Option(help="The new run directory [runs/demo-001].")] = None,
 ) -> None:
-    """Cluster scikit-learn's handwritten digits, in about three minutes on two cores."""
+    """Cluster scikit-learn's handwritten digits, in two to three minutes on two cores."""
     from importlib.resources import as_file, files
 
     from fedmcc import config

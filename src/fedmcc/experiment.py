@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -77,6 +77,12 @@ def steps(experiment: Experiment, run: Run) -> Iterator[Step | Scored | Finished
 
     Every round is on disk before it is yielded; stopping at any moment loses the round under way.
     """
+    with run.claimed():
+        progress = yield from _train(experiment, run)
+        yield Finished(_finish(experiment, run, progress))
+
+
+def _train(experiment: Experiment, run: Run) -> Generator[Step | Scored, None, Progress]:
     with experiment.engine:
         progress, rows = _pick_up(experiment, run)
         for stage in _remaining(experiment.stages, progress):
@@ -84,12 +90,11 @@ def steps(experiment: Experiment, run: Run) -> Iterator[Step | Scored | Finished
                 if isinstance(event, Step):
                     yield event
                     continue
-                progress = event.progress
+                progress, rows = event.progress, rows + 1
                 row = _row(experiment, stage, event)
-                rows += 1
                 _commit(experiment, run, event, row, rows)
                 yield Scored(row, stage.rounds)
-    yield Finished(_finish(experiment, run, progress))
+    return progress
 
 
 def plan(experiment: Experiment, run: Run) -> Plan:

@@ -2,13 +2,19 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedmcc.errors import InputError
 from fedmcc.files import make_folder, write_atomically
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where two processes on one run are not noticed
+    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1  # raised when an older fedmcc could no longer read the directory
 
@@ -63,6 +69,19 @@ class Run:
     def finished(self) -> bool:
         """Whether there is nothing left to do."""
         return self.scores_file.exists()
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Work on the run while no other process does; a killed one lets go of it."""
+        with self.config_file.open() as file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    raise InputError(
+                        f"{self.path} is in use by another process: wait for it, or stop it."
+                    ) from None
+            yield
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Append a line to the metrics and see it on disk."""
