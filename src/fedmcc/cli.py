@@ -52,8 +52,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 def main() -> None:
     """The program."""
-    # Threads that wait for one another asleep: spinning, they lose tenfold when the cores are shared.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Threads that spin for long while they wait for one another lose several times when cores are shared.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     app()
 
 
