@@ -52,7 +52,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 def main() -> None:
     """The program."""
-    # Threads that spin for long while they wait for one another lose several times when cores are shared.
+    # Threads that wait for one another spin briefly: docs/decisions/0006-waiting-threads.md has the figures.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     app()
 
