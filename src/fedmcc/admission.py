@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmcc.messages import Task, Update
+from fedmcc.methods.base import Stage
 from fedmcc.states import State, select
 
 MOST_SAMPLES = 2**53  # the average is taken in float64, which counts no further
@@ -35,6 +36,7 @@ class Admitted(NamedTuple):
 class Admission:
     """What the server knows about the answers that it expects."""
 
+    stage: Stage
     tasks: Mapping[int, Task]  # by client, with the shared weights alone
     norm_limit: float  # multiple of the median distance from the model that was sent
 
@@ -45,7 +47,7 @@ class Admission:
         """
         good = sorted(updates, key=lambda update: update.client)
         refused: list[Refused] = []
-        for check in (self._alone, _answered_once, _same_extras, self._in_proportion):
+        for check in (self._alone, _answered_once, self._in_proportion):
             reasons = check(good)
             judged = list(zip(good, reasons, strict=True))
             refused += [Refused(update.client, reason) for update, reason in judged if reason]
@@ -53,7 +55,10 @@ class Admission:
         return Admitted(tuple(good), tuple(sorted(set(refused))))
 
     def _alone(self, updates: Sequence[Update]) -> list[str]:
-        return [_objection(update, self.tasks.get(update.client)) for update in updates]
+        return [
+            _objection(update, self.tasks.get(update.client)) or self.stage.objection(update)
+            for update in updates
+        ]
 
     def _in_proportion(self, updates: Sequence[Update]) -> list[str]:
         """Beyond the limit an update would drown all others in the average."""
@@ -68,10 +73,10 @@ class Admission:
         ]
 
 
-def expect(tasks: Iterable[Task], shared: Sequence[str], norm_limit: float) -> Admission:
+def expect(stage: Stage, tasks: Iterable[Task], norm_limit: float) -> Admission:
     """The admission of answers to these tasks."""
-    asked = {task.client: replace(task, weights=select(task.weights, shared)) for task in tasks}
-    return Admission(asked, norm_limit)
+    asked = {task.client: replace(task, weights=select(task.weights, stage.shared)) for task in tasks}
+    return Admission(stage, asked, norm_limit)
 
 
 def _objection(update: Update, task: Task | None) -> str:
@@ -112,20 +117,6 @@ def _answered_once(updates: Sequence[Update]) -> list[str]:
     return [
         f"It answered {times[update.client]} times." if times[update.client] > 1 else "" for update in updates
     ]
-
-
-def _same_extras(updates: Sequence[Update]) -> list[str]:
-    """What methods add is theirs to define: it has to look as it does for most clients.
-
-    The first dimension is free, as for centroids, of which every client may have another number.
-    """
-    looks = [_look(update.extras) for update in updates]
-    usual = Counter(looks).most_common(1)[0][0] if looks else ()
-    return ["" if look == usual else "What it adds is unlike what other clients add." for look in looks]
-
-
-def _look(extras: State) -> tuple[tuple[object, ...], ...]:
-    return tuple((name, value.dtype, value.dim(), value.shape[1:]) for name, value in sorted(extras.items()))
 
 
 def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:

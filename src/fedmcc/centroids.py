@@ -13,10 +13,14 @@ SAMPLE = 10_000  # rows on which restarts are tried; the best goes on with all o
 
 
 def fit(
-    rows: Float[np.ndarray, "n d"], clusters: int, seed: int, weights: Float[np.ndarray, " n"] | None = None
+    rows: Float[np.ndarray, "n d"],
+    clusters: int,
+    seed: int,
+    weights: Float[np.ndarray, " n"] | None = None,
+    restarts: int = RESTARTS,
 ) -> KMeans:
     """The best of several k-means of rows that may weigh differently; needs as many rows as clusters."""
-    model = KMeans(clusters, n_init=RESTARTS, random_state=seed % 2**32)  # the range scikit-learn takes
+    model = KMeans(clusters, n_init=restarts, random_state=seed % 2**32)  # the range scikit-learn takes
     # Threads add up their parts of a centre in the order they finish: only one gives the same bits each time.
     with warnings.catch_warnings(), threadpool_limits(1, user_api="openmp"):
         # Fewer distinct rows than clusters leave clusters empty, which the scores show.

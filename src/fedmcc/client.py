@@ -42,9 +42,10 @@ class Client:
         memory["samples"] = torch.tensor(len(self.images))
         stage.receive(net, task, memory)
         parameters = trainable(net, stage)
-        optimizer = self.training.build_optimizer(parameters) if parameters else None
-        losses = []
-        if optimizer is not None:
+        optimizer, losses = None, []
+        if parameters:
+            passed = (task.round - 1) / stage.rounds
+            optimizer = self.training.build_optimizer(parameters, stage.pace, passed)
             if self.training.keep_optimizer:
                 _restore(optimizer, below(f"optimizer.{stage.name}", state))
             for loss in train(net, stage, self._pairs(net, stage, task), optimizer):

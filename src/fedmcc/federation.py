@@ -186,7 +186,7 @@ class _Server:
         tasks = self._tasks(progress, clients)
         answers = yield from self._answers(tasks)
         _count(traffic, tasks, answers)
-        good, refused = expect(tasks, self.stage.shared, options.norm_limit).judge(answers)
+        good, refused = expect(self.stage, tasks, options.norm_limit).judge(answers)
         enough = len(good) >= options.minimum
         self.engine.commit([update.client for update in good] if enough else [])
         answered = {update.client for update in answers}
@@ -237,7 +237,7 @@ def _failure(progress: Progress, attempts: Sequence[_Attempt], minimum: int) -> 
 
 
 def _advance(stage: Stage, progress: Progress, updates: Sequence[Update]) -> Progress:
-    combined = stage.combine(updates)
+    combined = stage.combine(updates, progress.model)
     return replace(
         progress,
         model={**progress.model, **combined.weights},

@@ -67,6 +67,17 @@ def momentum_contrast(
     return 0.5 * (first + contrast(*second, temperature, positive_in_denominator))
 
 
+def spectral_contrast(u: Float[Tensor, "n d"], v: Float[Tensor, "n d"], repulsion: float | Tensor) -> Scalar:
+    """-2 mean u_i·v_i + repulsion mean over i ≠ j of (u_i·v_j)², of rows on the unit sphere (HaoChen 2021).
+
+    The second term is |E u uᵀ|² without an image's own pair: what repels is a second moment, which adds up.
+    """
+    n, uv = len(u), u @ v.T
+    positive = uv.diagonal()
+    others = (uv.square().sum() - positive.square().sum()) / (n * (n - 1))
+    return repulsion * others - 2 * positive.mean()
+
+
 def cluster_balance(c: Float[Tensor, "n k"]) -> Scalar:
     """Entropy H(c) of the cluster sizes, largest when they are all equal."""
     sizes = _exact(c).abs().sum(dim=0)

@@ -21,6 +21,7 @@ class Training:
 
     batch_size: int = 128  # n
     learning_rate: float = 3e-4
+    schedule: Literal["constant", "cosine"] = "constant"  # of the learning rate over the rounds of a stage
     optimizer: Literal["adam", "sgd"] = "adam"
     sgd_momentum: float = 0.9
     weight_decay: float = 0.0
@@ -35,13 +36,16 @@ class Training:
             if not 0 <= (value := getattr(self, name)) < math.inf:
                 raise InputError(f"training.{name} is {value}: give 0 or more.")
 
-    def build_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """A fresh optimiser."""
+    def build_optimizer(
+        self, parameters: Iterable[nn.Parameter], pace: float = 1.0, passed: float = 0.0
+    ) -> torch.optim.Optimizer:
+        """A fresh optimiser for a stage of this pace, of which this share of the rounds has passed."""
+        rate = self.learning_rate * pace
+        if self.schedule == "cosine":
+            rate *= 0.5 * (1 + math.cos(math.pi * passed))
         if self.optimizer == "adam":
-            return torch.optim.Adam(parameters, self.learning_rate, weight_decay=self.weight_decay)
-        return torch.optim.SGD(
-            parameters, self.learning_rate, momentum=self.sgd_momentum, weight_decay=self.weight_decay
-        )
+            return torch.optim.Adam(parameters, rate, weight_decay=self.weight_decay)
+        return torch.optim.SGD(parameters, rate, momentum=self.sgd_momentum, weight_decay=self.weight_decay)
 
 
 class Step(NamedTuple):

@@ -7,6 +7,7 @@ from fedmcc.methods.cluster_contrast import ClusterContrast
 from fedmcc.methods.fedca import FedCA
 from fedmcc.methods.fedema import FedEMA
 from fedmcc.methods.federated_kmeans import FederatedKMeans
+from fedmcc.methods.federated_spectral import FederatedSpectral
 from fedmcc.methods.fedmcc import FedMCC
 from fedmcc.methods.fedmcc_plus import FedMCCPlus
 from fedmcc.methods.fedu import FedU
@@ -33,6 +34,7 @@ CLUSTERINGS: dict[str, type[Clustering]] = {  # what may follow a method that le
     "none": NoClustering,
     "mcc": ClusterContrast,
     "kmeans": FederatedKMeans,
+    "spectral": FederatedSpectral,
 }
 
 __all__ = ["CLUSTERINGS", "METHODS", "Clustering", "Method", "Stage"]

@@ -4,10 +4,11 @@ Every hook has the default of plain federated averaging. Centralized training is
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from fedmcc.errors import InputError
@@ -36,6 +37,7 @@ class Stage:
     trained: Parts  # submodules the optimiser updates
     shared: Parts  # submodules averaged every round
     frozen: Parts = ()  # submodules the server hands out once, when a client meets the stage
+    pace: float = 1.0  # multiple of training.learning_rate
 
     def represent(self, net: Any, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
         """The outputs for two views of some images, a NamedTuple of a row per image.
@@ -59,10 +61,31 @@ class Stage:
         """Small tensors that a client adds to its reply: none. `batches` are its images, not augmented."""
         return {}
 
-    def combine(self, updates: Sequence[Update]) -> Aggregate:
-        """The server's step: the average weighted by |D_k| / |D|, nothing more."""
+    def objection(self, update: Update) -> str:
+        """What is wrong with the extras of a reply whose weights are sound, in a sentence, or nothing."""
+        return f"It adds {min(update.extras)!r:.80}, which nobody asked for." if update.extras else ""
+
+    def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
+        """The server's step from `model`, the global network: the average weighted by |D_k| / |D|."""
         weights = [float(update.samples) for update in updates]
         return Aggregate(weighted_average([update.weights for update in updates], weights), {})
+
+
+Look = tuple[torch.dtype, tuple[int | None, ...]]  # type and shape of a tensor; None: any length
+
+
+def unlike(extras: State, looks: Mapping[str, Look]) -> str:
+    """How the extras of a reply differ from what was asked for, in a sentence, or nothing."""
+    if extras.keys() != looks.keys():
+        return f"It adds {', '.join(sorted(extras)) or 'nothing':.80}, not {', '.join(sorted(looks))}."
+    for name, (kind, shape) in looks.items():
+        own = extras[name]
+        same = own.dim() == len(shape) and all(
+            wanted in (None, length) for length, wanted in zip(own.shape, shape, strict=True)
+        )
+        if not same or own.dtype != kind:
+            return f"Its {name} is {own.dtype} of shape {tuple(own.shape)}, not {kind} of {shape}."
+    return ""
 
 
 def refuse_unless_positive(options: object, *names: str, section: str = "method") -> None:

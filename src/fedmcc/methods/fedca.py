@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from fedmcc.errors import InputError
 from fedmcc.messages import Task, Update
-from fedmcc.methods.base import Aggregate, Memory, Parts, Stage, refuse_unless_positive
+from fedmcc.methods.base import Aggregate, Memory, Parts, Stage, refuse_unless_positive, unlike
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.networks.normalisation import Norm
 from fedmcc.networks.pretrained import load_encoder
@@ -126,13 +126,21 @@ class Representation(Stage):
         """The projections of the images trained on last."""
         return {"dictionary": net.gathered}
 
-    def combine(self, updates: Sequence[Update]) -> Aggregate:
+    def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """The average, and all dictionaries in one with their owners."""
         parts = [update.extras["dictionary"] for update in updates]
         owners = [torch.full((len(part),), u.client) for u, part in zip(updates, parts, strict=True)]
-        return Aggregate(
-            super().combine(updates).weights, {"dictionary": torch.cat(parts), "owners": torch.cat(owners)}
-        )
+        dictionary = {"dictionary": torch.cat(parts), "owners": torch.cat(owners)}
+        return Aggregate(super().combine(updates, model).weights, dictionary)
+
+    def objection(self, update: Update) -> str:
+        """A dictionary has a row per image, at most as many as fit, and no row longer than 1."""
+        if wrong := unlike(update.extras, {"dictionary": (torch.float32, (None, self.method.projections))}):
+            return wrong
+        rows = update.extras["dictionary"]
+        if len(rows) > self.method.dictionary:
+            return f"Its dictionary has {len(rows)} rows, not {self.method.dictionary} at most."
+        return "Its dictionary has rows longer than 1." if (rows.norm(dim=1) > 1.01).any() else ""
 
 
 def _contrast(

@@ -13,13 +13,14 @@ from torch.nn import functional as F
 from fedmcc import centroids
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Parts, Stage, refuse_unless_positive
+from fedmcc.methods.base import Aggregate, Parts, Stage, refuse_unless_positive, unlike
 from fedmcc.networks.momentum import Network, give_head
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.states import State
 
 HEAD = "online.cluster_projector"
 FLOOR = 1e-6  # of the largest variance: an axis without any is not blown up
+LOCAL_RESTARTS = 3  # of a client's k-means, whose many centroids any start spreads well
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class FederatedKMeans:
     """
 
     axes: float = 2.0  # whitened axes per cluster; 0: features as they are
-    excess: float = 2.0  # local centroids per cluster
+    excess: float = 2.0  # local centroids per prototype
     images_per_centroid: int = 30  # so many, where a client has few; but as many centroids as clusters
     temperature: float = 0.1  # of the soft assignments
 
@@ -43,8 +44,11 @@ class FederatedKMeans:
 
     def head(self, features: int, clusters: int) -> Prototypes:
         """A head of prototypes."""
+        return self._head(features, clusters, clusters)
+
+    def _head(self, features: int, clusters: int, count: int) -> Prototypes:
         axes = min(features, round(self.axes * clusters)) or features
-        return Prototypes(features, clusters, axes, self.temperature)
+        return Prototypes(features, clusters, count, axes, self.temperature)
 
     def extend(self, net: Network, features: int, clusters: int) -> None:
         """Give the network a head of prototypes."""
@@ -70,14 +74,25 @@ class Whitening(Stage):
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
         """Sum of the features on the unit sphere, and of their outer products."""
         first = second = count = torch.zeros((), dtype=torch.float64)
-        for features in _features(net, batches):
+        for features in features_of(net, batches):
             unit = F.normalize(features.cpu().double(), dim=1)
             first, second, count = first + unit.sum(dim=0), second + unit.T @ unit, count + len(unit)
         return {"first": first, "second": second, "count": count}
 
-    def combine(self, updates: Sequence[Update]) -> Aggregate:
+    def objection(self, update: Update) -> str:
+        """Moments of as many vectors as it has images, none longer than 1."""
+        features = len(update.weights[f"{HEAD}.whitening.mean"])
+        shapes = {"first": (features,), "second": (features, features), "count": ()}
+        if wrong := unlike(update.extras, {name: (torch.float64, shape) for name, shape in shapes.items()}):
+            return wrong
+        count, trace = float(update.extras["count"]), float(update.extras["second"].trace())
+        if count != update.samples or trace > 1.01 * count:  # the trace is the sum of squared lengths
+            return "Its moments are not those of its images' features on the unit sphere."
+        return ""
+
+    def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """The eigenvectors of the covariance with the largest variance, scaled to variance 1."""
-        kept = updates[0].weights[f"{HEAD}.whitening.axes"]
+        kept = model[f"{HEAD}.whitening.axes"]
         first, second, count = (
             torch.stack([update.extras[key] for update in updates]).sum(dim=0)
             for key in ("first", "second", "count")
@@ -106,32 +121,43 @@ class Centroids(Stage):
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
         """Centroids of this client's features among the prototypes, and how many images each stands for."""
         head = net.online.cluster_projector
-        places = torch.cat([head.whitening(features).cpu() for features in _features(net, batches)]).numpy()
-        clusters = len(head.vectors.weight)
+        places = torch.cat([head.whitening(features).cpu() for features in features_of(net, batches)]).numpy()
+        prototypes, clusters = head.groups.shape
         few = max(len(places) // self.method.images_per_centroid, min(clusters, len(places)))
-        count = min(int(self.method.excess * clusters), few)
-        model = centroids.fit(places, count, seed=0)
+        count = min(int(self.method.excess * prototypes), few)
+        model = centroids.fit(places, count, seed=0, restarts=LOCAL_RESTARTS)
         sizes = np.bincount(model.labels_, minlength=count)
         found = torch.from_numpy(model.cluster_centers_).float()
         return {"centroids": found, "sizes": torch.from_numpy(sizes)}
 
-    def combine(self, updates: Sequence[Update]) -> Aggregate:
+    def objection(self, update: Update) -> str:
+        """Centroids inside the unit sphere, with the numbers of images they stand for."""
+        axes = update.weights[f"{HEAD}.vectors.weight"].shape[1]
+        looks = {"centroids": (torch.float32, (None, axes)), "sizes": (torch.int64, (None,))}
+        if wrong := unlike(update.extras, looks):
+            return wrong
+        found, sizes = update.extras["centroids"], update.extras["sizes"]
+        if len(found) != len(sizes) or (sizes < 0).any() or int(sizes.sum()) != update.samples:
+            return "Its centroids do not stand for as many images as it has."
+        return "Its centroids lie outside the unit sphere." if (found.norm(dim=1) > 1.01).any() else ""
+
+    def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """k-means of all centroids, each weighing as many images as it stands for."""
-        head, _ = super().combine(updates)
-        vectors = head[f"{HEAD}.vectors.weight"].clone()
+        head = super().combine(updates, model).weights
+        groups, vectors = head[f"{HEAD}.groups"], head[f"{HEAD}.vectors.weight"]
         rows = torch.cat([update.extras["centroids"] for update in updates]).numpy()
         sizes = torch.cat([update.extras["sizes"] for update in updates]).numpy().astype(np.float32)
-        count = min(len(vectors), len(rows))  # fewer centroids than clusters leave prototypes as they were
-        model = centroids.fit(centroids.unit_rows(rows), count, seed=0, weights=sizes)
-        vectors[:count] = torch.from_numpy(model.cluster_centers_)
-        shares = np.bincount(model.labels_, sizes, len(vectors)) / sizes.sum()
-        head[f"{HEAD}.vectors.weight"] = vectors
-        head[f"{HEAD}.marginal"] = torch.from_numpy(shares).float()
-        head[f"{HEAD}.samples"] = torch.tensor(int(sizes.sum()))
+        count = min(len(vectors), len(rows))
+        fitted = centroids.fit(centroids.unit_rows(rows), count, seed=0, weights=sizes)
+        found = torch.from_numpy(fitted.cluster_centers_).to(vectors)
+        shares = torch.from_numpy(np.bincount(fitted.labels_, sizes, len(vectors)) / sizes.sum()).to(groups)
+        head[f"{HEAD}.vectors.weight"] = found[torch.arange(len(vectors)) % count]  # too few: some twice
+        head[f"{HEAD}.marginal"] = shares @ groups
         return Aggregate(head, {})
 
 
-def _features(net: Network, batches: Iterable[Tensor]) -> Iterator[Tensor]:
+def features_of(net: Network, batches: Iterable[Tensor]) -> Iterator[Tensor]:
+    """What the online encoder, in inference mode, makes of the batches."""
     net.eval()
     for batch in batches:
         yield net.online.encoder(batch).float()

@@ -1,4 +1,4 @@
-"""A cluster projector of prototypes: soft assignments by cosine similarity to one vector per cluster."""
+"""A cluster projector of prototypes: soft assignments by cosine similarity, several vectors per cluster."""
 
 import torch
 from jaxtyping import Float
@@ -7,24 +7,28 @@ from torch.nn import functional as F
 
 
 class Prototypes(nn.Module):
-    """softmax(cos(x, p_j) / temperature) over the clusters j, where x are features on their whitened axes.
+    """The sum over a cluster's prototypes p_j of softmax(cos(x, p_j) / temperature), x on whitened axes.
 
     Beside the vectors it keeps what the server knows of all clients: the axes (first those of the features
-    themselves), cluster shares and number of images.
+    themselves), the cluster that each prototype belongs to, and the share of the images in each cluster.
     """
 
+    groups: Tensor
     marginal: Tensor
-    samples: Tensor
 
-    def __init__(self, features: int, clusters: int, axes: int, temperature: float) -> None:
+    def __init__(self, features: int, clusters: int, count: int, axes: int, temperature: float) -> None:
         super().__init__()
         self.whitening = Whitening(features, axes)
-        self.vectors = nn.Linear(axes, clusters, bias=False)
+        self.vectors = nn.Linear(axes, count, bias=False)
         self.temperature = temperature
+        self.register_buffer("groups", torch.eye(clusters)[torch.arange(count) % clusters])
         self.register_buffer("marginal", torch.full((clusters,), 1 / clusters))
-        self.register_buffer("samples", torch.zeros((), dtype=torch.int64))
 
     def forward(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+        return self.similar(features) @ self.groups
+
+    def similar(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n prototypes"]:
+        """Soft assignments to the prototypes."""
         similarity = F.linear(self.whitening(features), F.normalize(self.vectors.weight, dim=1))
         return (similarity / self.temperature).softmax(dim=1)
 
