@@ -5,13 +5,23 @@ import torch
 
 from fedmcc.admission import expect
 from fedmcc.messages import Task, Update
+from fedmcc.methods.base import Stage
 
+
+class Adding(Stage):
+    """A stage whose clients may add means."""
+
+    def objection(self, update):
+        return "" if set(update.extras) <= {"mean"} else "It adds what nobody asked for."
+
+
+STAGE = Adding(name="joint", rounds=9, epochs=1, trained=(), shared=("a", "n"))
 SENT = {"a": torch.zeros(2, 3), "n": torch.tensor(4), "frozen": torch.ones(5)}
 
 
 def _judge(updates, limit=10.0):
     tasks = [Task(client, "joint", 3, SENT) for client in range(5)]
-    return expect(tasks, ("a", "n"), limit).judge(updates)
+    return expect(STAGE, tasks, limit).judge(updates)
 
 
 def _update(client, moved=1.0, **fields):
@@ -92,10 +102,17 @@ def test_a_replay_does_not_silence_the_client_that_it_imitates():
     assert _clients(admitted) == ([1], [1])
 
 
-def test_what_clients_add_may_differ_in_its_first_dimension_alone():
-    shapes = [(4, 3), (6, 3), (0, 3), (4, 2), (4,)]
-    updates = [_update(n, extras={"centroids": torch.zeros(shape)}) for n, shape in enumerate(shapes)]
-    assert _clients(_judge(updates)) == ([0, 1, 2], [3, 4])
+def test_what_clients_add_is_judged_by_the_stage():
+    updates = [_update(0, extras={"mean": torch.zeros(3)}), _update(1, extras={"secret": torch.zeros(3)})]
+    admitted = _judge(updates)
+    assert _clients(admitted) == ([0], [1])
+    assert admitted.refused[0].reason == "It adds what nobody asked for."
+
+
+def test_a_stage_asks_for_no_extras_unless_it_says_so():
+    stage = Stage(name="joint", rounds=9, epochs=1, trained=(), shared=("a", "n"))
+    reason = stage.objection(_update(0, extras={"mean": torch.zeros(3)}))
+    assert reason == "It adds 'mean', which nobody asked for."
 
 
 def test_the_order_of_arrival_does_not_matter():

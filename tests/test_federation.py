@@ -187,8 +187,13 @@ def test_steps_are_seen_between_rounds():
 class Extra(Stage):
     """A stage whose server answers with a number for every client."""
 
-    def combine(self, updates):
-        return Aggregate(super().combine(updates).weights, {"count": torch.tensor(float(len(updates)))})
+    def objection(self, update):
+        return ""
+
+    def combine(self, updates, model):
+        return Aggregate(
+            super().combine(updates, model).weights, {"count": torch.tensor(float(len(updates)))}
+        )
 
 
 def test_what_the_server_adds_goes_out_with_the_next_tasks_and_is_counted():

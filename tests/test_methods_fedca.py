@@ -107,7 +107,7 @@ def test_the_server_puts_the_dictionaries_side_by_side_with_their_owners():
     weights = detached(select(net.state_dict(), stage.shared))
     parts = {2: torch.full((3, 8), 2.0), 5: torch.full((1, 8), 5.0)}
     updates = [Update(k, stage.name, 1, 4, 0.1, weights, {"dictionary": part}) for k, part in parts.items()]
-    combined = stage.combine(updates)
+    combined = stage.combine(updates, weights)
     assert combined.extras["dictionary"][:, 0].tolist() == [2.0, 2.0, 2.0, 5.0]
     assert combined.extras["owners"].tolist() == [2, 2, 2, 5]
     assert combined.weights.keys() == weights.keys()

@@ -1,5 +1,7 @@
 """Federated k-means on features whose clusters are known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -30,7 +32,8 @@ def _exchange(shards, clusters=10, **options):
             Update(client, stage.name, 1, len(labels), None, shared, stage.extras(net, [_blobs(labels)]))
             for client, labels in enumerate(shards)
         ]
-        net.load_state_dict({**net.state_dict(), **stage.combine(updates).weights})
+        assert [stage.objection(update) for update in updates] == [""] * len(updates)
+        net.load_state_dict({**net.state_dict(), **stage.combine(updates, net.state_dict()).weights})
     return net, updates
 
 
@@ -69,7 +72,42 @@ def test_the_head_knows_the_shares_of_all_clusters():
     net, _ = _exchange([np.repeat([0], 300), np.repeat([1], 100)], clusters=2, axes=0.0)
     head = net.online.cluster_projector
     assert sorted(head.marginal.tolist()) == [0.25, 0.75]
-    assert int(head.samples) == 400
+
+
+BAD = {
+    "It adds centroids, not centroids, sizes.": {"sizes": None},
+    "Its centroids do not stand for as many images as it has.": {"sizes": torch.ones(6, dtype=torch.int64)},
+    "Its centroids lie outside the unit sphere.": {"centroids": torch.full((6, 8), 2.0)},
+    "Its centroids is torch.float32 of shape (6, 3), not torch.float32 of (None, 8).": {
+        "centroids": torch.ones(6, 3)
+    },
+}
+
+
+@pytest.mark.parametrize("reason", BAD)
+def test_centroids_that_no_images_have_are_refused(reason):
+    _, (update, _) = _exchange([np.repeat([0, 1], 90), np.repeat([2, 3], 30)], clusters=4)
+    extras = {name: value for name, value in {**update.extras, **BAD[reason]}.items() if value is not None}
+    assert FederatedKMeans().stages()[-1].objection(replace(update, extras=extras)) == reason
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"count": torch.tensor(1.0, dtype=torch.float64)}, {"second": 1e6 * torch.eye(12, dtype=torch.float64)}],
+)
+def test_moments_that_no_images_have_are_refused(change):
+    net, method = Network(Branch(nn.Flatten())), FederatedKMeans()
+    method.extend(net, 12, 4)
+    stage, labels = method.stages()[0], np.repeat([0, 1], 90)
+    extras = {**stage.extras(net, [_blobs(labels)]), **change}
+    update = Update(0, stage.name, 1, 180, None, select(net.state_dict(), stage.shared), extras)
+    assert stage.objection(update) == "Its moments are not those of its images' features on the unit sphere."
+
+
+def test_fewer_centroids_than_clusters_leave_no_prototype_at_random():
+    net, _ = _exchange([np.repeat([0], 3)], clusters=5, axes=0.0)
+    vectors = net.online.cluster_projector.vectors.weight
+    torch.testing.assert_close(vectors[3:], vectors[:2])
 
 
 def test_a_target_gets_a_head_of_its_own():

@@ -1,11 +1,12 @@
 """What every method promises: registering one in METHODS is testing it."""
 
 from copy import deepcopy
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedmcc.data.synthetic import Synthetic
 from fedmcc.messages import Task, Update
@@ -138,17 +139,39 @@ def test_steps_of_the_optimiser_lower_the_loss_of_a_batch(name, number):
     assert losses[-1] < losses[0] - 0.01
 
 
-@over_stages
-def test_the_servers_step_answers_with_exactly_what_is_shared(name, number):
-    net, stage = _built(name, number)
+def _replies(net, stage):
+    """What two clients of the same 40 images answer."""
     shared = detached(select(net.state_dict(), stage.shared))
     images = torch.from_numpy(Synthetic(samples=40, size=8, channels=1).load().images)
     extras = detached(stage.extras(net, preset("digits").plain(images).split(16)))
-    updates = [Update(client, stage.name, 1, 8, 0.5, shared, extras) for client in range(2)]
-    weights, back = stage.combine(updates)
-    assert weights.keys() == shared.keys()
-    assert all(weights[key].shape == shared[key].shape for key in shared)
+    return [Update(client, stage.name, 1, 40, 0.5, shared, extras) for client in range(2)]
+
+
+@over_stages
+def test_the_servers_step_answers_with_weights_of_the_model_and_all_that_was_trained(name, number):
+    net, stage = _built(name, number)
+    updates, model = _replies(net, stage), detached(net.state_dict())
+    weights, back = stage.combine(updates, model)
+    assert weights.keys() <= model.keys()
+    assert select(weights, stage.trained).keys() == select(model, stage.trained).keys()
+    assert all(weights[key].shape == model[key].shape for key in weights)
     assert all(isinstance(value, Tensor) for value in back.values())
+
+
+@over_stages
+def test_a_stage_objects_to_extras_that_its_clients_do_not_send(name, number):
+    net, stage = _built(name, number)
+    update = _replies(net, stage)[0]
+    assert stage.objection(update) == ""
+    hostile = [{**update.extras, "more": torch.zeros(1)}]
+    hostile += [{**update.extras, key: value[None]} for key, value in update.extras.items()]
+    hostile += [{**update.extras, key: value.to(torch.int8)} for key, value in update.extras.items()]
+    hostile += [
+        {**update.extras, key: F.pad(value, (0, 1))} for key, value in update.extras.items() if value.dim()
+    ]
+    hostile += [{key: value for key, value in update.extras.items() if key != name} for name in update.extras]
+    for extras in hostile:
+        assert stage.objection(replace(update, extras=extras)).endswith(".")
 
 
 @pytest.mark.parametrize("name", METHODS)

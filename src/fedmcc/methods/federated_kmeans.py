@@ -107,7 +107,7 @@ class Whitening(Stage):
 
 @dataclass(frozen=True, kw_only=True)
 class Centroids(Stage):
-    """Clients send centroids with counts; the server's weighted k-means of them is the head."""
+    """Clients send centroids with counts; the server's weighted k-means of them are the prototypes."""
 
     method: FederatedKMeans
     name: str = "centroids"
@@ -143,17 +143,15 @@ class Centroids(Stage):
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """k-means of all centroids, each weighing as many images as it stands for."""
-        head = super().combine(updates, model).weights
-        groups, vectors = head[f"{HEAD}.groups"], head[f"{HEAD}.vectors.weight"]
+        groups, vectors = model[f"{HEAD}.groups"], model[f"{HEAD}.vectors.weight"]
         rows = torch.cat([update.extras["centroids"] for update in updates]).numpy()
         sizes = torch.cat([update.extras["sizes"] for update in updates]).numpy().astype(np.float32)
         count = min(len(vectors), len(rows))
         fitted = centroids.fit(centroids.unit_rows(rows), count, seed=0, weights=sizes)
         found = torch.from_numpy(fitted.cluster_centers_).to(vectors)
         shares = torch.from_numpy(np.bincount(fitted.labels_, sizes, len(vectors)) / sizes.sum()).to(groups)
-        head[f"{HEAD}.vectors.weight"] = found[torch.arange(len(vectors)) % count]  # too few: some twice
-        head[f"{HEAD}.marginal"] = shares @ groups
-        return Aggregate(head, {})
+        found = found[torch.arange(len(vectors)) % count]  # too few: some twice
+        return Aggregate({f"{HEAD}.vectors.weight": found, f"{HEAD}.marginal": shares @ groups}, {})
 
 
 def features_of(net: Network, batches: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -1,7 +1,7 @@
 """Federated spectral clustering: many prototypes for each cluster, merged by how images share them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -40,7 +40,9 @@ class FederatedSpectral(FederatedKMeans):
 
     def stages(self) -> tuple[Stage, ...]:
         """Two or three rounds that train nothing."""
-        return (*super().stages(), Merging(method=self))
+        *before, centroids = super().stages()
+        unfinished = replace(centroids, shared=(f"{HEAD}.vectors",), frozen=("online.encoder", HEAD))
+        return (*before, unfinished, Merging(method=self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +54,8 @@ class Merging(Stage):
     rounds: int = 1
     epochs: int = 0
     trained: Parts = ()
-    shared: Parts = (f"{HEAD}.groups", f"{HEAD}.marginal")
-    frozen: Parts = ("online.encoder", HEAD)
+    shared: Parts = (HEAD,)
+    frozen: Parts = ("online.encoder",)
 
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:

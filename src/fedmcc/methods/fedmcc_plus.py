@@ -55,8 +55,13 @@ class FedMCCPlus(MCC):
         epochs = self.epochs
         stages: list[Stage] = [Representation(rounds=self.rounds, epochs=epochs, method=self)]
         if self.separation_rounds:
-            apart = Separation(rounds=self.separation_rounds, epochs=epochs, repulsion=self.repulsion)
-            stages.append(apart)
+            separation = Separation(
+                rounds=self.separation_rounds,
+                epochs=epochs,
+                projections=self.projections,
+                repulsion=self.repulsion,
+            )
+            stages.append(separation)
         stages += self._clustering().stages()
         if self.polish_rounds:
             polish = Polish(

@@ -105,8 +105,8 @@ class Choice(Stage):
     rounds: int = 1
     epochs: int = 0
     trained: Parts = ()
-    shared: Parts = ()
-    frozen: Parts = ("online.encoder", HEAD, "kept")
+    shared: Parts = (HEAD,)
+    frozen: Parts = ("online.encoder", "kept")
 
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
@@ -120,7 +120,7 @@ class Choice(Stage):
 
     def objection(self, update: Update) -> str:
         """Means of soft assignments."""
-        clusters = update.extras["sizes"].shape[-1] if "sizes" in update.extras else 0
+        clusters = len(update.weights[f"{HEAD}.marginal"])
         looks = {"sizes": (torch.float64, (2, clusters)), "doubt": (torch.float64, (2,))}
         if wrong := unlike(update.extras, looks):
             return wrong

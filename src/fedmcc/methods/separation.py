@@ -47,6 +47,7 @@ class Separation(Stage):
     one another. Here every client pushes its images away from everybody's, without seeing them.
     """
 
+    projections: int
     repulsion: float
     name: str = "separation"
     trained: Parts = ("online.encoder", "online.instance_projector")
@@ -92,8 +93,7 @@ class Separation(Stage):
 
     def objection(self, update: Update) -> str:
         """A moment of unit vectors."""
-        size = update.extras["moment"].shape[-1] if "moment" in update.extras else 0
-        if wrong := unlike(update.extras, {"moment": (torch.float32, (size, size))}):
+        if wrong := unlike(update.extras, {"moment": (torch.float32, (self.projections,) * 2)}):
             return wrong
         moment = update.extras["moment"]
         if moment.trace() > 1.01 or (moment.abs() > 1.01).any():
