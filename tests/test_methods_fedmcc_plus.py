@@ -7,7 +7,7 @@ from fedmcc.methods.fedmcc_plus import FedMCCPlus
 
 
 def test_stages_in_order():
-    names = [stage.name for stage in FedMCCPlus().stages()]
+    names = [stage.name for stage in FedMCCPlus(polish_rounds=3).stages()]
     assert names == [
         "representation",
         "separation",
@@ -20,8 +20,17 @@ def test_stages_in_order():
 
 
 def test_stages_can_be_left_out():
-    names = [stage.name for stage in FedMCCPlus(separation_rounds=0, polish_rounds=0, axes=0.0).stages()]
+    names = [stage.name for stage in FedMCCPlus(separation=0.0, axes=0.0).stages()]
     assert names == ["representation", "centroids", "merging"]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "separation", "expected"),
+    [(100, 0.5, [50, 50]), (1, 0.5, [1]), (7, 0.3, [5, 2]), (4, 1.0, [4])],
+)
+def test_rounds_are_those_of_representation_and_separation_together(rounds, separation, expected):
+    stages = FedMCCPlus(rounds=rounds, separation=separation).stages()
+    assert [stage.rounds for stage in stages if stage.trained] == expected
 
 
 @pytest.mark.parametrize("field", ["repulsion", "polish_pace", "prototypes", "prototype_temperature"])

@@ -14,7 +14,7 @@ from fedmcc.states import detached, select
 
 
 def _setup(**changes):
-    method = FedMCCPlus(**changes)
+    method = FedMCCPlus(polish_rounds=3, **changes)
     encoder = ConvNetOptions(width=2).build(1, 8)
     net = method.build(encoder, encoder.features, 4)
     initialise(net, torch.Generator().manual_seed(0))

@@ -243,7 +243,7 @@ def _train(prepared: "Experiment", run: "Run") -> None:
 def _method(loaded: "Config") -> str:
     from fedmcc.config import name_of
 
-    return name_of("method", loaded.method).upper()
+    return name_of("method", loaded.method)
 
 
 def _stop(sentence: str, code: int) -> NoReturn:

@@ -31,7 +31,7 @@ Options = TypeVar("Options")
 CHOICES: dict[str, tuple[Mapping[str, type[Any]], str]] = {  # section: what there is, and the default
     "data": (DATASETS, "digits"),
     "encoder": (ENCODERS, "convnet"),
-    "method": (METHODS, "mcc"),
+    "method": (METHODS, "fedmcc-plus"),
     "clustering": (CLUSTERINGS, "none"),
     "engine": (ENGINES, "embedded"),
 }

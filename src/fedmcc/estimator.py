@@ -40,7 +40,7 @@ class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
         self,
         n_clusters: int = 10,
         *,
-        method: str = "mcc",
+        method: str = "fedmcc-plus",
         views: str = "photo",
         epochs: int = 40,
         random_state: int = 0,

@@ -186,7 +186,8 @@ def _scores(experiment: Experiment, stage: Stage, progress: Progress) -> dict[st
     if not last and number % options.every:
         return {}
     adopt(experiment.net, progress.model)
-    with_kmeans = last or (options.kmeans_every > 0 and number % options.kmeans_every == 0)
+    due = options.kmeans_every > 0 and number % options.kmeans_every == 0
+    with_kmeans = bool(stage.trained) and (last or due)  # features stay as they were where nothing is trained
     return experiment.scorer.round(experiment.net.online, _has_head(experiment, stage), with_kmeans)
 
 

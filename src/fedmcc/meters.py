@@ -1,20 +1,27 @@
-"""How far a run is: a live bar in a terminal, a line per round in a log."""
+"""How far a run is: a live table of rounds over a bar in a terminal, a line per round in a log."""
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from rich import filesize
+from rich.console import Group
+from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column
+from rich.table import Column, Table
 
 from fedmcc.experiment import Finished, Plan, Scored
 from fedmcc.runs import Row
 from fedmcc.screen import err, say
 from fedmcc.training import Step
 
-WORDS = 76  # columns that stage, round, loss, scores, speed and time left may take beside the bar
+WORDS = 56  # columns that stage, round, speed and time left may take beside the bar
+ROUNDS = 12  # rows of the live table, where the terminal has as many
+TOOK_PART = ("participants", "refused", "dropped")
+HEADINGS = ("stage", "round", "loss", "ACC", "k-means", "clients", "sent", "seconds")
 
 
 @runtime_checkable
@@ -49,22 +56,31 @@ def _meter(plan: Plan) -> Iterator[Meter]:
     columns = (
         TextColumn("{task.fields[stage]} {task.fields[round]}"),
         BarColumn(max(4, min(40, err.width - WORDS)), table_column=Column(no_wrap=True)),
-        TextColumn("{task.fields[facts]}", table_column=Column()),  # goes on below in a narrow terminal
         TextColumn("{task.fields[speed]}"),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=err) as progress:
-        yield Bar(progress, plan)
+    board = Board(Progress(*columns, console=err), plan, min(ROUNDS, max(1, err.height - 6)))
+    with Live(board, console=err, refresh_per_second=4):
+        yield board
 
 
-class Bar:
-    """A live bar: round, loss, scores, images per second, time left."""
+class Board:
+    """The last rounds in a table, and a bar: images per second, time left."""
 
-    def __init__(self, progress: Progress, plan: Plan) -> None:
+    def __init__(self, progress: Progress, plan: Plan, most: int) -> None:
         self.progress, self.pace = progress, Pace(plan)
+        self.rows: deque[tuple[str, ...]] = deque(maxlen=most)
         self.task = progress.add_task(
-            "", total=plan.total, completed=plan.done, stage="starting", round="", facts="", speed=""
+            "", total=plan.total, completed=plan.done, stage="starting", round="", speed=""
         )
+
+    def __rich__(self) -> Group:
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for place, heading in enumerate(HEADINGS):
+            table.add_column(heading, justify="right" if place else "left")
+        for row in self.rows:
+            table.add_row(*row)
+        return Group(table, self.progress) if self.rows else Group(self.progress)
 
     def step(self, step: Step) -> None:
         self.pace.add(step.samples)
@@ -72,9 +88,9 @@ class Bar:
         self.progress.update(self.task, advance=step.samples, speed=speed)
 
     def round(self, scored: Scored) -> None:
-        row = scored.row
-        place = f"{row['round']}/{scored.rounds}"
-        self.progress.update(self.task, stage=row["stage"], round=place, facts=_facts(row))
+        self.rows.append(_cells(scored))
+        place = f"{scored.row['round']}/{scored.rounds}"
+        self.progress.update(self.task, stage=scored.row["stage"], round=place)
 
 
 class Lines:
@@ -117,6 +133,25 @@ class Pace:
         return (self.plan.total - self.plan.done - self.seen) / max(self.speed, 1e-9)
 
 
+def _cells(scored: Scored) -> tuple[str, ...]:
+    """A row of the live table, under HEADINGS."""
+    row = scored.row
+    loss = "" if row["loss"] is None else f"{row['loss']:.3f}"
+    scores = [f"{row[key]:.3f}".removeprefix("0") if key in row else "" for key in ("acc", "kmeans_acc")]
+    count, asked = (sum(len(row.get(key, ())) for key in keys) for keys in (TOOK_PART[:1], TOOK_PART))
+    clients = str(count) if count == asked else f"{count}/{asked}"
+    sent = filesize.decimal(row["bytes_down"] + row["bytes_up"])
+    return (
+        row["stage"],
+        f"{row['round']}/{scored.rounds}",
+        loss,
+        *scores,
+        clients,
+        sent,
+        f"{row['seconds']:.1f}",
+    )
+
+
 def _facts(row: Row) -> str:
     facts = [] if row["loss"] is None else [f"loss {row['loss']:.3f}"]
     scores = {"acc": "acc", "nmi": "nmi", "kmeans_acc": "kmeans"}
@@ -128,9 +163,12 @@ def _facts(row: Row) -> str:
 
 def _clients(row: Row) -> list[str]:
     """How many took part, where there are several, and how many of them in vain."""
-    in_vain = [f"{len(row[key])} {key}" for key in ("refused", "dropped") if row.get(key)]
-    count = len(row.get("participants", ()))
+    in_vain, count = _in_vain(row), len(row.get("participants", ()))
     return [f"{count} clients", *in_vain] if count > 1 or in_vain else []
+
+
+def _in_vain(row: Row) -> list[str]:
+    return [f"{len(row[key])} {key}" for key in ("refused", "dropped") if row.get(key)]
 
 
 def _clock(seconds: float) -> str:

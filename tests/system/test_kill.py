@@ -109,10 +109,23 @@ def moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return copies
 
 
+ALONE = ("method.rounds=2", "data.limit=64", "clusters=3")
+TOGETHER = (  # all seven stages of FedMCC+, two clients in each round
+    *("method.name=fedmcc-plus", "method.rounds=2", "method.polish_rounds=1", "method.prototypes=2"),
+    *("data.limit=60", "clusters=2", "partition.clients=2", "training.batch_size=16"),
+)
+
+
+@pytest.mark.parametrize("settings", [ALONE, TOGETHER], ids=["alone", "together"])
 def test_every_moment_between_two_changes_on_disk_can_be_resumed(
-    recipe: Path, tmp_path: Path, fedmcc: Command, moments: list[Path], monkeypatch: pytest.MonkeyPatch
+    recipe: Path,
+    tmp_path: Path,
+    fedmcc: Command,
+    moments: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    settings: tuple[str, ...],
 ) -> None:
-    small = ("--set", "method.rounds=2", "--set", "data.limit=64", "--set", "clusters=3")
+    small = tuple(word for setting in settings for word in ("--set", setting))
     assert fedmcc("run", recipe, *small, "--out", tmp_path / "run").exit_code == 0
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)

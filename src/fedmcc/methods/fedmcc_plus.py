@@ -12,7 +12,7 @@ from torch import nn
 
 from fedmcc.errors import InputError
 from fedmcc.losses import Anchor
-from fedmcc.methods.base import Stage, refuse_unless_positive
+from fedmcc.methods.base import Stage, refuse_unless_positive, refuse_unless_share
 from fedmcc.methods.federated_spectral import FederatedSpectral
 from fedmcc.methods.fedmcc import Representation
 from fedmcc.methods.mcc import MCC
@@ -26,20 +26,21 @@ from fedmcc.networks.projectors import instance_projector
 class FedMCCPlus(MCC):
     """FedMCC with contrast across clients, federated spectral clustering and a polish."""
 
-    rounds: int = 50  # R of the representation stage
+    rounds: int = 100  # R of representation and separation together
     epochs: int = 1  # E
     anchor: Anchor = "online"
-    separation_rounds: int = 50
+    separation: float = 0.5  # share of the rounds that contrast with all clients' images
     repulsion: float = 3.0  # weight of all other images in the separation stage
     axes: float = 3.0  # whitened axes per cluster; 0: features as they are
     prototypes: float = 10.0  # per cluster
     prototype_temperature: float = 0.05
     balance: float = 1.0  # weight of equal cluster sizes when prototypes are merged
-    polish_rounds: int = 5  # 0: none
+    polish_rounds: int = 0  # it changes little: docs/decisions/0005
     polish_pace: float = 0.2  # multiple of the learning rate
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        refuse_unless_share(self, "separation")
         refuse_unless_positive(self, "repulsion", "polish_pace", "prototypes", "prototype_temperature")
         if self.target == "share":
             raise InputError('method.target = "share" is an ablation of fedmcc: use keep or reset here.')
@@ -52,14 +53,13 @@ class FedMCCPlus(MCC):
 
     def stages(self) -> tuple[Stage, ...]:
         """Representation, separation, federated spectral clustering, polish."""
-        epochs = self.epochs
-        stages: list[Stage] = [Representation(rounds=self.rounds, epochs=epochs, method=self)]
-        if self.separation_rounds:
+        epochs, apart = self.epochs, round(self.separation * self.rounds)
+        stages: list[Stage] = []
+        if apart < self.rounds:
+            stages.append(Representation(rounds=self.rounds - apart, epochs=epochs, method=self))
+        if apart:
             separation = Separation(
-                rounds=self.separation_rounds,
-                epochs=epochs,
-                projections=self.projections,
-                repulsion=self.repulsion,
+                rounds=apart, epochs=epochs, projections=self.projections, repulsion=self.repulsion
             )
             stages.append(separation)
         stages += self._clustering().stages()
