@@ -16,7 +16,8 @@ def main() -> None:
 
     for row in run.rows():
         acc = f"  ACC {row['acc']:.3f}" if "acc" in row else ""  # absent without labels, or if not scored
-        print(f"{row['stage']} {row['round']}  loss {row['loss']:.3f}{acc}")
+        loss = "" if row["loss"] is None else f"  loss {row['loss']:.3f}"  # some stages train nothing
+        print(f"{row['stage']} {row['round']}{loss}{acc}")
     if not run.finished:
         print(f"Not finished: fedmcc resume {run.path}")
         return

@@ -118,12 +118,12 @@ def test_a_setting_below_a_value_is_refused():
         put({"seed": 3}, "seed.x", 1)
 
 
-def test_defaults_are_mcc_on_digits_with_the_views_of_digits():
+def test_defaults_are_fedmcc_plus_on_digits_with_the_views_of_digits():
     config = parse({})
     assert [name_of(section, getattr(config, section)) for section in ("data", "encoder", "method")] == [
         "digits",
         "convnet",
-        "mcc",
+        "fedmcc-plus",
     ]
     assert config.views == PRESETS["digits"]
     assert (config.training.learning_rate, config.training.optimizer) == (3e-4, "adam")

@@ -21,7 +21,7 @@ def _assembled(clients=3, images=24, **sections):
         "threads": 1,
         "device": "cpu",
         "encoder": {"width": 2},
-        "method": {"rounds": 3, "hidden": 4, "projections": 4},
+        "method": {"name": "mcc", "rounds": 3, "hidden": 4, "projections": 4},
         "partition": {"clients": clients},
         "training": {"batch_size": 4},
         "evaluation": {"every": 1000},

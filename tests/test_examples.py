@@ -73,7 +73,7 @@ def test_own_dataset_runs_by_its_name(tmp_path: Path) -> None:
 def test_read_run_shows_the_curve_and_every_cluster(tmp_path: Path) -> None:
     run(config.parse({**TINY, "threads": 1}), tmp_path / "tiny")
     printed = start(tmp_path, "read_run.py", "tiny")
-    assert "joint 2  loss" in printed
+    assert "separation 1  loss" in printed
     assert "cluster 3:" in printed
 
 

@@ -255,7 +255,7 @@ def test_clients_compute_in_single_precision_and_answer_in_half():
 
 
 def test_a_run_whose_round_fails_keeps_the_rounds_before_and_says_how_to_go_on(tmp_path, monkeypatch):
-    table = {"encoder": {"width": 4}, "method": {"rounds": 2}, "partition": {"clients": 3}}
+    table = {"encoder": {"width": 4}, "method": {"name": "mcc", "rounds": 2}, "partition": {"clients": 3}}
     settings = {"seed": 1, "threads": 1, "device": "cpu", "training": {"batch_size": 8}}
     experiment = assemble(parse(table | settings), load_dataset("digits", limit=60))
     run = begin(experiment, tmp_path / "my run")

@@ -33,7 +33,7 @@ class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
     Attributes
     ----------
     labels_ : cluster of each image that was fitted.
-    history_ : loss of each round.
+    history_ : loss of each round that trained something.
     """
 
     def __init__(
@@ -109,13 +109,14 @@ def _owned(images: ImageSet, groups: np.ndarray) -> ImageSet:
     return replace(images, groups=numbers.astype(np.int64), owners=tuple(map(str, owners)))
 
 
-def _train(experiment: Experiment) -> list[float | None]:
-    progress, losses = Progress(detached(experiment.net.state_dict())), []
+def _train(experiment: Experiment) -> list[float]:
+    losses: list[float] = []
+    progress = Progress(detached(experiment.net.state_dict()))
     with experiment.engine as engine:
         for stage in experiment.stages:
             for event in rounds(stage, progress, engine, experiment.clients, experiment.policy):
                 if isinstance(event, Round):
                     progress = event.progress
-                    losses.append(event.loss)
+                    losses += [] if event.loss is None else [event.loss]
     adopt(experiment.net, progress.model)
     return losses

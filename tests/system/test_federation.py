@@ -64,7 +64,7 @@ def test_without_a_head_k_means_on_features_assigns(tmp_path):
 
 
 def test_a_single_client_trains_on_its_shard_and_is_scored_on_all_images(tmp_path):
-    rows, _ = _run(tmp_path, "method.rounds=2", "federation.only=1")
+    rows, _ = _run(tmp_path, "method.name=mcc", "method.rounds=2", "federation.only=1")
     assert [row["participants"] for row in rows] == [[1], [1]]
     assert json.loads((tmp_path / "run/scores.json").read_text())["images"] == 240
 
@@ -77,9 +77,18 @@ def test_a_fraction_of_the_clients_takes_part_in_each_round(tmp_path):
 
 def test_fedmcc_plus_runs_through_all_its_stages(tmp_path):
     rows, scores = _run(
-        tmp_path, "method.name=fedmcc-plus", "method.rounds=1", "method.polish_rounds=1", "partition.name=iid"
+        tmp_path, "method.name=fedmcc-plus", "method.rounds=2", "method.polish_rounds=1", "partition.name=iid"
     )
-    assert [row["stage"] for row in rows] == ["representation", "whitening", "centroids", "polish"]
-    assert [row["loss"] is None for row in rows] == [False, True, True, False]
-    assert [("acc" in row) for row in rows] == [False, False, True, True]
+    stages = ["representation", "separation", "whitening", "centroids", "merging", "polish", "choice"]
+    assert [row["stage"] for row in rows] == stages
+    assert [row["loss"] is None for row in rows] == [False, False, True, True, True, False, True]
+    assert [("acc" in row) for row in rows] == [False] * 4 + [True] * 3
+    assert "head" in scores
+
+
+def test_fedmcc_plus_runs_with_a_few_of_many_clients(tmp_path):
+    rows, scores = _run(
+        tmp_path, "method.rounds=4", "partition.name=iid", "partition.clients=6", "federation.count=2"
+    )
+    assert all(len(row["participants"]) == 2 and not row["refused"] for row in rows)
     assert "head" in scores

@@ -108,7 +108,7 @@ def test_an_interruption_from_the_keyboard_ends_all_processes_quietly(
     pooled: Path, tmp_path: Path, started: Start
 ) -> None:
     run = tmp_path / "run"
-    process = started("run", pooled, "--out", run)
+    process = started("run", pooled, "--set", "method.rounds=200", "--out", run)
     wait_for_rows(process, run, 1)
     below = descendants(process.pid)
     for pid in (process.pid, *below):  # as a terminal does

@@ -55,7 +55,7 @@ class FedMCCPlus(MCC):
         """Representation, separation, federated spectral clustering, polish."""
         epochs, apart = self.epochs, round(self.separation * self.rounds)
         stages: list[Stage] = []
-        if apart < self.rounds:
+        if apart < self.rounds or not apart:
             stages.append(Representation(rounds=self.rounds - apart, epochs=epochs, method=self))
         if apart:
             separation = Separation(
