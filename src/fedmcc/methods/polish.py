@@ -146,7 +146,7 @@ def _head(branch: Branch) -> Prototypes:
 def _certainty(branch: Branch, batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     """The mean soft assignment and the mean entropy of a branch in inference mode."""
     branch.eval()
-    y = torch.cat([branch.assign(branch.encoder(batch)) for batch in batches]).double()
+    y = torch.cat([branch.assign(branch.encoder(batch)).cpu() for batch in batches]).double()
     return y.mean(dim=0), entr(y).sum(dim=1).mean()
 
 

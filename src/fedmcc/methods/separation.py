@@ -84,9 +84,9 @@ class Separation(Stage):
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
         """The second moment of this client's projections, a matrix whatever the number of images."""
         net.eval()
-        total, count = torch.zeros_like(net.own, dtype=torch.float64), 0
+        total, count = torch.zeros(net.own.shape, dtype=torch.float64), 0
         for batch in batches:
-            z = _project(net, batch).double()
+            z = _project(net, batch).cpu().double()  # not every device has doubles
             total, count = total + z.T @ z, count + len(z)
         net.own.copy_(total / count)
         return {"moment": net.own}
