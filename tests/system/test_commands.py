@@ -214,7 +214,8 @@ def test_nothing_of_the_live_table_is_cut_off(monkeypatch: pytest.MonkeyPatch, w
 def test_help_fits_a_terminal(started: Start, program: tuple[str, ...]) -> None:
     out = started("--help", program=program).communicate(timeout=60)[0]
     commands = ("run", "resume", "evaluate", "predict", "list", "views", "demo")
-    assert all(re.search(rf"^│ {command} ", out, re.MULTILINE) for command in commands)
+    assert all(re.search(rf"^  {command} .*\.$", out, re.MULTILINE) for command in commands)
+    assert "..." not in out.split("Commands:")[1]  # whole sentences
     assert len(out.rstrip("\n").splitlines()) < 24
     assert max(map(len, out.splitlines())) <= 80
 
