@@ -72,9 +72,9 @@ def spectral_contrast(u: Float[Tensor, "n d"], v: Float[Tensor, "n d"], repulsio
 
     The second term is |E u uᵀ|² without an image's own pair: what repels is a second moment, which adds up.
     """
-    n, uv = len(u), u @ v.T
-    positive = uv.diagonal()
-    others = (uv.square().sum() - positive.square().sum()) / (n * (n - 1))
+    n, positive = len(u), (u * v).sum(dim=1)
+    pairs = ((u.T @ u) * (v.T @ v)).sum()  # of all (u_i·v_j)², without a matrix of n x n
+    others = (pairs - positive.square().sum()) / (n * (n - 1))
     return repulsion * others - 2 * positive.mean()
 
 
