@@ -24,7 +24,7 @@ class ClusterContrast:
     temperature: float = 1.0  # tau_C
     momentum: float = 0.99  # m
     entropy_weight: float = 1.0  # of the online entropies, which are maximised (D2, D7)
-    anchor: Anchor = "paper"  # D6
+    anchor: Anchor = "online"  # D6; "paper" as printed
     positive_in_denominator: bool = False  # D1
     target: Target = "keep"  # the target head from round to round (D10)
     hidden: int | None = None  # width of the projector; None: as wide as the features

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmcc.losses import Quartet, momentum_contrast
+from fedmcc.losses import Anchor, Quartet, momentum_contrast
 from fedmcc.messages import Task
 from fedmcc.methods.base import Memory, Parts, Stage
 from fedmcc.methods.cluster_contrast import ClusterContrast
@@ -19,6 +19,7 @@ class FedMCC(MCC):
 
     rounds: int = 100  # R of Algorithm 1
     epochs: int = 5  # E
+    anchor: Anchor = "online"  # D6; "paper" as printed
     clustering_rounds: int = 10  # R of Algorithm 2
     clustering_epochs: int = 5
 
