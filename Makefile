@@ -30,6 +30,8 @@ check: $(READY)  ## format, lint, types, layers
 	$(BIN)/lint-imports --no-cache > .venv/layers.txt || (cat .venv/layers.txt; exit 1)
 
 bench: $(READY)  ## measure speed, as ratios within one run
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/views.py
 	$(BIN)/python benchmarks/clients.py
 

@@ -186,3 +186,20 @@ def test_a_client_with_fewer_images_than_a_batch_trains_on_all_of_them():
     task = Task(0, "joint", 1, detached(select(net.state_dict(), stage.shared)))
     _, _, steps = _answer(small, net, stage, task, {})
     assert [step.samples for step in steps] == [5] * EPOCHS
+
+
+@pytest.mark.parametrize(("round", "share"), [(1, 1.0), (3, 0.5)])
+def test_a_kept_optimiser_too_follows_the_schedule(round, share):
+    """The first step of plain SGD moves by the learning rate times the gradient, whatever was kept."""
+    moved = []
+    for schedule in ("constant", "cosine"):
+        config, client, net = _setup("sgd", rounds=4)
+        training = replace(config.training, schedule=schedule, sgd_momentum=0.0, batch_size=26)
+        (stage,) = config.method.stages()
+        stage = replace(stage, epochs=1)
+        before = detached(select(net.state_dict(), stage.trained))
+        state = prefixed("net", detached(net.state_dict()))
+        task = Task(0, stage.name, round, before)
+        after = _answer(replace(client, training=training), net, stage, task, state)[0].weights
+        moved.append(torch.cat([(after[name] - before[name]).flatten() for name in before if "bias" in name]))
+    torch.testing.assert_close(moved[1], share * moved[0], rtol=1e-4, atol=1e-7)

@@ -22,6 +22,7 @@ SMALL = {"hidden": 8, "projections": 4}
 METHODS = {
     "mcc": {"rounds": 2, **SMALL},
     "fedmcc": {"rounds": 1, "epochs": 1, "clustering_rounds": 2, "clustering_epochs": 1, **SMALL},
+    "fedmcc-plus": {"rounds": 4, "polish_rounds": 1, "prototypes": 2.0, **SMALL},
     "fedema": {"rounds": 3, "epochs": 1, **SMALL},
 }
 

@@ -140,6 +140,17 @@ def test_the_optimiser_is_the_one_that_the_options_name():
     assert sgd.defaults["momentum"] == 0.7
 
 
+@pytest.mark.parametrize(("passed", "share"), [(0.0, 1.0), (0.25, 0.8535534), (0.5, 0.5), (0.75, 0.1464466)])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_cosine_lowers_the_learning_rate_over_a_stage(optimizer, passed, share):
+    parameters = [nn.Parameter(torch.zeros(2))]
+    falling = Training(learning_rate=0.2, schedule="cosine", optimizer=optimizer)
+    constant = Training(learning_rate=0.2, optimizer=optimizer)
+    assert falling.build_optimizer(parameters, 1.0, passed).defaults["lr"] == pytest.approx(0.2 * share)
+    assert constant.build_optimizer(parameters, 1.0, passed).defaults["lr"] == 0.2
+    assert constant.build_optimizer(parameters, 0.1, passed).defaults["lr"] == pytest.approx(0.02)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
