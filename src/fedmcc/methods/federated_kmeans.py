@@ -29,6 +29,7 @@ class FederatedKMeans:
 
     Before that the features are whitened on their principal axes, from moments that the clients add up:
     without it, directions in which all images of a client agree drown those that tell classes apart.
+    A centroid is a mean of features; where a client has few images it may be that of a single one.
     """
 
     axes: float = 2.0  # whitened axes per cluster; 0: features as they are
