@@ -80,7 +80,8 @@ def balance_gradient(c: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
     sizes = c.abs().sum(dim=0)
     p = sizes / sizes.sum()
     entropy = torch.special.entr(p).sum()
-    return -(entropy + p.log()) / sizes.sum() * c.sign()
+    slope: Tensor = -(entropy + p.log()) / sizes.sum() * c.sign()
+    return slope
 
 
 def contrast_by_closed_form(u: Rows, v: Rows, form: Form, further: Column | None = None) -> Scalar:
@@ -110,7 +111,7 @@ class _Contrast(torch.autograd.Function):
         return (log_xi - positive).mean()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         u, v, further, log_xi = ctx.saved_tensors
         slopes = _slopes(u, v, log_xi, ctx.form, ctx.needs_input_grad[:2])
         last = _further_slope(further, log_xi) if ctx.needs_input_grad[2] else None
@@ -187,4 +188,4 @@ def _unit(x: Rows) -> Rows:
 
 
 def _norm(x: Rows) -> Float[Tensor, "n 1"]:
-    return x.norm(dim=1, keepdim=True).clamp_min(SMALLEST_NORM)
+    return torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min(SMALLEST_NORM)
