@@ -7,6 +7,7 @@ paper's alphas, which the second pass takes through the network, a chunk at a ti
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -67,9 +68,9 @@ def backward(net: nn.Module, stage: Stage, pair: Pair, chunk: int, closed_form: 
     _refuse_single_images(net, passes.chunks)
     with RunningStatistics(net) as statistics:
         kept = passes.first(statistics)
-        loss, alphas = _alphas(stage, kept, closed_form)
+        loss, used = _turn_to_alphas(stage, kept, closed_form)
         statistics.rest()
-        passes.second(kept.tapes, alphas)
+        passes.second(kept, used)
     return Result(loss, kept.outputs)
 
 
@@ -77,7 +78,7 @@ def split(n: int, chunk: int) -> list[slice]:
     """As few chunks as possible, of sizes that differ by one at most, so that none has odd statistics."""
     count = -(-n // chunk)
     ends = [n * number // count for number in range(count + 1)]
-    return [slice(start, end) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    return [slice(start, end) for start, end in pairwise(ends)]
 
 
 @dataclass
@@ -150,22 +151,21 @@ class _Passes:
             del part, output  # and with them the graph
         return _Kept(outputs, reached, tapes)
 
-    def second(self, tapes: list[Tape], alphas: list[Tensor | None]) -> None:
-        """Every chunk again, and its part of the gradient."""
-        for rows, tape in zip(self.chunks, tapes, strict=True):
+    def second(self, kept: _Kept, used: list[bool]) -> None:
+        """Every chunk again, and its part of the gradient; outputs take back the place of their alphas."""
+        for rows, tape in zip(self.chunks, kept.tapes, strict=True):
             with tape.replay():
                 part = self.stage.represent(self.net, *self.pair[rows])
-            ends = [
-                (output, alpha[rows])
-                for output, alpha in zip(part, alphas, strict=True)
-                if alpha is not None and output.requires_grad
-            ]
+            pairs = zip(part, kept.outputs, used, strict=True)
+            ends = [(output, alphas[rows]) for output, alphas, is_used in pairs if is_used]
             torch.autograd.backward([output for output, _ in ends], [alpha for _, alpha in ends])
-            del part, ends
+            for output, alpha in ends:
+                alpha.copy_(output.detach())
+            del part, ends, output  # and with them the graph
 
 
-def _alphas(stage: Stage, kept: _Kept, closed_form: bool) -> tuple[Tensor, list[Tensor | None]]:
-    """The loss, and its gradient at every row of the outputs that have one."""
+def _turn_to_alphas(stage: Stage, kept: _Kept, closed_form: bool) -> tuple[Tensor, list[bool]]:
+    """The loss, and which outputs are now its gradient: what grows with the batch is kept but once."""
     leaves = [
         output.detach().requires_grad_(reached)
         for output, reached in zip(kept.outputs, kept.reached, strict=True)
@@ -173,7 +173,10 @@ def _alphas(stage: Stage, kept: _Kept, closed_form: bool) -> tuple[Tensor, list[
     with in_blocks(closed_form):
         loss = stage.loss(_like(kept.outputs, leaves))
         loss.backward()  # type: ignore[no-untyped-call]
-    return loss.detach(), [leaf.grad for leaf in leaves]
+    for output, leaf in zip(kept.outputs, leaves, strict=True):
+        if leaf.grad is not None:
+            output.copy_(leaf.grad)
+    return loss.detach(), [leaf.grad is not None for leaf in leaves]
 
 
 def _refuse_single_images(net: nn.Module, chunks: list[slice]) -> None:

@@ -19,7 +19,7 @@ Scalar = Float[Tensor, ""]
 Rows = Float[Tensor, "n d"]
 Column = Float[Tensor, " n"]
 SMALLEST_NORM = 1e-8  # a zero row stays zero, and its gradient stays finite
-BLOCK = 1 << 20  # similarities at a time, unless a form says how many rows
+BLOCK = 1 << 19  # similarities at a time, unless a form says how many rows
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Form:
 
     temperature: float  # tau
     positive_in_denominator: bool = False  # D1
-    block: int | None = None  # rows at a time; None: about a million similarities
+    block: int | None = None  # rows at a time; None: about half a million similarities
 
     def blocks(self, n: int) -> Iterator[slice]:
         """The rows of each block; the last may be shorter."""
@@ -188,4 +188,5 @@ def _unit(x: Rows) -> Rows:
 
 
 def _norm(x: Rows) -> Float[Tensor, "n 1"]:
-    return torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min(SMALLEST_NORM)
+    norm: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    return norm.clamp_min(SMALLEST_NORM)

@@ -41,16 +41,17 @@ def peak(work: Callable[[], object], device: torch.device) -> int:
         torch.cuda.reset_peak_memory_stats(device)
         work()
         return torch.cuda.max_memory_allocated(device) - before
-    with _Meter() as meter:
+    meter = _Meter()
+    with meter:
         work()
     return meter.peak
 
 
-class _Meter(TorchDispatchMode):
+class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up the storages that operations make, until they are freed: the same number every time."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.peak = 0
         self._known: set[int] = set()
 
