@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ GHOSTS = (
 )
 
 
+@runtime_checkable
 class Pair(Protocol):
     """Two views of a batch, made for any rows of it when they are asked for."""
 
