@@ -6,7 +6,7 @@ paper's alphas, which the second pass takes through the network, a chunk at a ti
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -113,12 +113,25 @@ def has_ghosts(net: nn.Module, frozen: Sequence[str] = ()) -> bool:
     return any(isinstance(layer, _BatchNorm) and layer not in still for layer in net.modules())
 
 
-class _Kept(NamedTuple):
+@dataclass(eq=False)
+class _Kept:
     """All outputs, which of them a gradient reaches, and what each chunk keeps for the second pass."""
 
-    outputs: tuple[Tensor, ...]
-    reached: list[bool]
-    tapes: list[Tape]
+    count: int
+    outputs: tuple[Tensor, ...] = ()
+    reached: list[bool] = field(default_factory=list)
+    tapes: list[Tape] = field(default_factory=list)
+
+    def add(self, part: tuple[Tensor, ...], rows: slice, tape: Tape) -> None:
+        """Put the outputs of a chunk in their rows."""
+        if not self.tapes:
+            self.reached = [output.requires_grad for output in part]
+            self.outputs = _like(part, [output.new_empty((self.count, *output.shape[1:])) for output in part])
+        stored = [output[rows] for output in self.outputs]
+        for place, output in zip(stored, part, strict=True):
+            place.copy_(output.detach())
+        tape.share(part, stored)
+        self.tapes.append(tape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,27 +143,16 @@ class _Passes:
 
     def first(self, statistics: RunningStatistics) -> _Kept:
         """Every chunk to its outputs, without a graph."""
-        outputs: tuple[Tensor, ...] = ()
-        reached: list[bool] = []
-        tapes: list[Tape] = []
+        kept = _Kept(len(self.pair))
         for rows in self.chunks:
             statistics.next_chunk()
             tape = Tape(next(self.net.parameters()).device)
             # The first chunk has a graph, which tells what a gradient reaches and is dropped.
-            with tape.recording(), torch.set_grad_enabled(not tapes):
+            with tape.recording(), torch.set_grad_enabled(not kept.tapes):
                 part = self.stage.represent(self.net, *self.pair[rows])
-            if not tapes:
-                reached = [output.requires_grad for output in part]
-                outputs = _like(
-                    part, [output.new_empty((len(self.pair), *output.shape[1:])) for output in part]
-                )
-            stored = [output[rows] for output in outputs]
-            for place, output in zip(stored, part, strict=True):
-                place.copy_(output.detach())
-            tape.share(part, stored)
-            tapes.append(tape)
-            del part, output  # and with them the graph
-        return _Kept(outputs, reached, tapes)
+            kept.add(part, rows, tape)
+            del part  # and with it the graph
+        return kept
 
     def second(self, kept: _Kept, used: list[bool]) -> None:
         """Every chunk again, and its part of the gradient; outputs take back the place of their alphas."""

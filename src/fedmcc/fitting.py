@@ -17,7 +17,7 @@ MORE = 16  # images that tell what each of them needs
 MOMENTS = 2  # numbers that an optimiser keeps of a parameter, at most
 NETWORKS = 3  # in a task, in a reply and in what a client remembers
 COPIES = 3  # of the outputs of a batch: themselves, their gradient, what the loss makes of them
-MARGIN = 1.15  # convolutions and the allocator need 6 % beside the tensors of convnet; other encoders may need more
+MARGIN = 1.15  # convolutions and the allocator take 6 % beside the tensors of convnet, others perhaps more
 
 
 def largest_chunk(net: Network, stages: Iterable[Stage], pair: Pair, limit: int) -> int:

@@ -33,11 +33,18 @@ class GlobalState:
     @classmethod
     def of(cls, device: torch.device) -> "GlobalState":
         """The state now."""
-        own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+        own = None
+        if device.type != "cpu":
+            own = torch.get_device_module(device).get_rng_state(*_which(device))
         return cls(device, torch.get_rng_state(), own)
 
     def restore(self) -> None:
         """Go back to it."""
         torch.set_rng_state(self.cpu)
         if self.own is not None:
-            torch.get_device_module(self.device).set_rng_state(self.own, self.device)
+            torch.get_device_module(self.device).set_rng_state(self.own, *_which(self.device))
+
+
+def _which(device: torch.device) -> tuple[torch.device, ...]:
+    """How a kind of device is asked for its generator; there is only one MPS device."""
+    return () if device.type == "mps" else (device,)
