@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedmcc.engines.store import Store, memory_size
+from fedmcc.engines.store import Store
 from fedmcc.errors import InputError
+from fedmcc.memory import memory_size
 from fedmcc.tensorfiles import save_state
 
 BYTES = 400

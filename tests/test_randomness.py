@@ -1,9 +1,10 @@
 import itertools
 
 import numpy as np
+import pytest
 import torch
 
-from fedmcc.randomness import derive, generator
+from fedmcc.randomness import GlobalState, derive, generator
 
 
 def test_same_place_gives_the_same_numbers_whatever_ran_before():
@@ -45,3 +46,38 @@ def test_derived_seeds_stay_the_same_from_version_to_version():
 
 def test_places_that_differ_in_a_trailing_zero_are_apart():
     assert derive(1, "a") != derive(1, "a", 0)
+
+
+class Accelerator:
+    """A device's generator: its state is how many numbers were drawn."""
+
+    def __init__(self, *names):
+        self.names, self.drawn = names, 0
+
+    def get_rng_state(self, *device):
+        assert device == self.names
+        return torch.tensor(self.drawn)
+
+    def set_rng_state(self, state, *device):
+        assert device == self.names
+        self.drawn = int(state)
+
+
+def test_global_state_brings_the_cpus_numbers_back():
+    with torch.random.fork_rng():
+        state = GlobalState.of(torch.device("cpu"))
+        first = torch.rand(3)
+        state.restore()
+        assert torch.equal(torch.rand(3), first)
+
+
+@pytest.mark.parametrize("name", ["cuda:1", "mps"])
+def test_global_state_brings_a_devices_numbers_back_as_well(monkeypatch, name):
+    device = torch.device(name)
+    accelerator = Accelerator() if name == "mps" else Accelerator(device)
+    monkeypatch.setattr(torch, "get_device_module", lambda asked: {device: accelerator}[asked])
+    accelerator.drawn = 5
+    state = GlobalState.of(device)
+    accelerator.drawn = 9
+    state.restore()
+    assert accelerator.drawn == 5

@@ -7,7 +7,7 @@ from fedmcc.errors import InputError
 from fedmcc.methods import METHODS
 from fedmcc.methods.base import Stage
 from fedmcc.networks.convnet import ConvNetOptions
-from fedmcc.training import DivergedError, Training, pairs_of_views, train, trainable
+from fedmcc.training import DivergedError, Training, drawn_pairs, pairs_of_views, train, trainable
 from fedmcc.views import Views, preset
 
 CPU = torch.device("cpu")
@@ -62,6 +62,18 @@ def test_same_generator_same_batches_another_seed_others():
         torch.equal(x, y) for p, q in zip(first, again, strict=True) for x, y in zip(p, q, strict=True)
     )
     assert not torch.equal(first[0][0], other[0][0])
+
+
+@pytest.mark.parametrize("rows", [slice(0, 3), slice(3, 4), slice(2, None), slice(None)])
+def test_views_made_for_some_rows_are_those_of_the_whole_batch(rows):
+    images = np.random.default_rng(0).integers(0, 256, (10, 3, 12, 12), dtype=np.uint8)
+    draws = [torch.Generator().manual_seed(4) for _ in range(2)]
+    whole = list(pairs_of_views(images, preset("photo"), 5, draws[0], CPU))
+    drawn = list(drawn_pairs(images, preset("photo"), 5, draws[1], CPU))
+    assert [len(pair) for pair in drawn] == [5, 5]
+    for pair, views in zip(drawn, whole, strict=True):
+        for part, view in zip(pair[rows], views, strict=True):
+            torch.testing.assert_close(part, view[rows], rtol=0, atol=1e-6)
 
 
 def test_images_mapped_from_disk_and_read_only_can_be_trained_on(tmp_path):

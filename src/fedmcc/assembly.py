@@ -1,12 +1,15 @@
 """Builds from a configuration what a run needs, and refuses in a sentence what cannot work."""
 
+import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
 import torch
 
+from fedmcc.chunked import GHOSTS, has_ghosts
 from fedmcc.client import Client
 from fedmcc.config import Config
 from fedmcc.data.base import ImageSet
@@ -14,11 +17,16 @@ from fedmcc.engines import Simulation
 from fedmcc.errors import InputError
 from fedmcc.evaluation.scoring import Scorer
 from fedmcc.federation import Policy
+from fedmcc.fitting import largest_chunk
+from fedmcc.memory import memory_size
 from fedmcc.methods.base import Stage
 from fedmcc.networks.initialise import initialise
 from fedmcc.networks.momentum import Network
 from fedmcc.partition import Rows, settled, share
 from fedmcc.randomness import derive, generator
+from fedmcc.training import drawn_pairs
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +68,30 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
     torch.set_num_threads(config.general.threads or 1)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     make = partial(build_network, config, channels=images.images.shape[1])
+    config = _with_chunk(config, make, images)
     net = make()
+    if config.training.chunks(config.training.batch_size) and _has_ghosts(config, net):
+        log.warning(GHOSTS)
     engine = config.engine.build(net, make, _clients(config, images))
     return Experiment(config, images, _scorer(config, images), net, engine)
+
+
+def _with_chunk(config: Config, make: Callable[[], Network], images: ImageSet) -> Config:
+    """The configuration with the largest chunk that fits, if that was left to be found out."""
+    training = config.training
+    if training.chunk != "auto" or training.memory_limit is None:
+        return config
+    net = make()  # measuring changes it
+    draw, device = generator(config.general.seed, "chunk"), next(net.parameters()).device
+    pair = next(drawn_pairs(images.images, config.views, training.batch_size, draw, device))
+    limit = memory_size(training.memory_limit, "training.memory_limit")
+    chunk = largest_chunk(net, stages(config), pair, limit)
+    log.info("Training in chunks of %d images fits in %s.", chunk, training.memory_limit)
+    return replace(config, training=replace(training, chunk=chunk))
+
+
+def _has_ghosts(config: Config, net: Network) -> bool:
+    return any(has_ghosts(net, stage.frozen) for stage in stages(config) if stage.trained)
 
 
 def stages(config: Config) -> tuple[Stage, ...]:

@@ -1,6 +1,7 @@
 """The commands. Each imports what it needs when it runs, so that `fedmcc --help` is instant."""
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -55,6 +56,8 @@ def main() -> None:
     """The program."""
     # Threads that wait for one another spin briefly: docs/decisions/0006-waiting-threads.md has the figures.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("fedmcc").setLevel(logging.INFO)
     app()
 
 

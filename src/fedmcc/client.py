@@ -13,7 +13,7 @@ from fedmcc.methods.base import Memory, Stage
 from fedmcc.networks.momentum import Network
 from fedmcc.randomness import generator
 from fedmcc.states import State, adopt, below, detached, prefixed, select
-from fedmcc.training import Step, Training, pairs_of_views, train, trainable
+from fedmcc.training import Drawn, Step, Training, drawn_pairs, train, trainable
 from fedmcc.views import Views
 
 PLAIN_BATCH = 512
@@ -48,7 +48,8 @@ class Client:
             optimizer = self.training.build_optimizer(parameters, stage.pace, passed)
             if self.training.keep_optimizer:
                 _restore(optimizer, below(f"optimizer.{stage.name}", state))
-            for loss in train(net, stage, self._pairs(net, stage, task), optimizer):
+            chunks = self.training.chunks(self._batch_size)
+            for loss in train(net, stage, self._pairs(net, stage, task), optimizer, chunks):
                 losses.append(loss)
                 yield Step(self.index, loss, self._batch_size)
         return self._reply(net, stage, task, losses), self._remember(net, stage, memory, optimizer)
@@ -62,11 +63,11 @@ class Client:
     def _batch_size(self) -> int:
         return min(self.training.batch_size, len(self.images))
 
-    def _pairs(self, net: Network, stage: Stage, task: Task) -> Iterator[tuple[Tensor, Tensor]]:
+    def _pairs(self, net: Network, stage: Stage, task: Task) -> Iterator[Drawn]:
         draw = generator(self.seed, "train", self.index, stage.name, task.round)
         device = next(net.parameters()).device
         for _ in range(stage.epochs):
-            yield from pairs_of_views(self.images, self.views, self._batch_size, draw, device)
+            yield from drawn_pairs(self.images, self.views, self._batch_size, draw, device)
 
     def _reply(self, net: Network, stage: Stage, task: Task, losses: list[float]) -> Update:
         update = Update(

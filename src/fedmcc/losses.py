@@ -4,6 +4,9 @@ Numbers in half precision are summed in single, so that a loss is as exact under
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Literal, NamedTuple
 
 import torch
@@ -11,8 +14,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedmcc.gradients import SMALLEST_NORM, Form, contrast_by_autograd, contrast_by_closed_form
+
 Scalar = Float[Tensor, ""]
 Anchor = Literal["paper", "online"]
+
+_BLOCKS: ContextVar[Literal["closed form", "autograd"] | None] = ContextVar("blocks", default=None)
 
 
 def contrast(
@@ -20,11 +27,16 @@ def contrast(
     v: Float[Tensor, "n d"],
     temperature: float,
     positive_in_denominator: bool = False,
+    further: Float[Tensor, " n"] | None = None,
 ) -> Scalar:
     """The contrastive loss L(u, v; tau), anchored on u: its own row of v attracts, all other rows repel.
 
-    As printed, the positive pair is not in the denominator (D1). It needs at least two rows.
+    As printed, the positive pair is not in the denominator (D1). It needs at least two rows. `further` is
+    the logarithm of what else each row's denominator has.
     """
+    if (gradient := _BLOCKS.get()) is not None:
+        by = contrast_by_closed_form if gradient == "closed form" else contrast_by_autograd
+        return by(_exact(u), _exact(v), Form(temperature, positive_in_denominator), further)
     u, v = _unit(u), _unit(v)
     uu, uv = u @ u.T / temperature, u @ v.T / temperature  # s(u_i, u_j) / tau, s(u_i, v_j) / tau
     positive = uv.diagonal()
@@ -32,7 +44,18 @@ def contrast(
     uu = uu.masked_fill(itself, -math.inf)
     if not positive_in_denominator:
         uv = uv.masked_fill(itself, -math.inf)
-    return (torch.cat([uu, uv], dim=1).logsumexp(dim=1) - positive).mean()
+    repelled = [uu, uv] if further is None else [uu, uv, further[:, None]]
+    return (torch.cat(repelled, dim=1).logsumexp(dim=1) - positive).mean()
+
+
+@contextmanager
+def in_blocks(closed_form: bool) -> Iterator[None]:
+    """Within it, no loss makes a matrix of n x n; the gradient is by the closed form or by autograd."""
+    token = _BLOCKS.set("closed form" if closed_form else "autograd")
+    try:
+        yield
+    finally:
+        _BLOCKS.reset(token)
 
 
 def nt_xent(
@@ -93,7 +116,7 @@ def cosine_distance(p: Float[Tensor, "n d"], z: Float[Tensor, "n d"]) -> Scalar:
 
 def _unit(x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     """Rows scaled to length one; a zero row stays zero, and its gradient stays finite."""
-    return F.normalize(_exact(x), dim=1, eps=1e-8)
+    return F.normalize(_exact(x), dim=1, eps=SMALLEST_NORM)
 
 
 def _exact(x: Tensor) -> Tensor:

@@ -1,18 +1,23 @@
-"""The only training loop, and the options that belong to it."""
+"""The only training loop, the batches it takes, and the options that belong to it."""
 
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedmcc.chunked import Chunks, Made, Pair, Result
 from fedmcc.data.base import Images
 from fedmcc.errors import InputError
+from fedmcc.memory import memory_size
 from fedmcc.methods.base import Stage
 from fedmcc.networks.momentum import Network
 from fedmcc.views import Views
+from fedmcc.views.parameters import Parameters
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,9 @@ class Training:
     sgd_momentum: float = 0.9
     weight_decay: float = 0.0
     keep_optimizer: bool | None = None  # from round to round; None: only when training alone (D14)
+    chunk: int | Literal["auto"] | None = None  # images in memory at once; auto: as many as fit; None: all
+    memory_limit: str | None = None  # of a process or an accelerator, such as 2GB; for chunk = "auto"
+    closed_form: bool = True  # of the loss's gradient when there are chunks; false: by autograd
 
     def __post_init__(self) -> None:
         if self.batch_size < 2:
@@ -35,6 +43,20 @@ class Training:
         for name in ("weight_decay", "sgd_momentum"):
             if not 0 <= (value := getattr(self, name)) < math.inf:
                 raise InputError(f"training.{name} is {value}: give 0 or more.")
+        if isinstance(self.chunk, int) and self.chunk < 1:
+            raise InputError(f"training.chunk is {self.chunk}: give 1 image or more.")
+        if self.memory_limit is not None:
+            memory_size(self.memory_limit, "training.memory_limit")
+        elif self.chunk == "auto":
+            raise InputError('training.chunk is auto: say what it must fit, such as memory_limit = "2GB".')
+
+    def chunks(self, batch_size: int) -> Chunks | None:
+        """How batches of this size are cut; None: not at all."""
+        if self.chunk == "auto":
+            raise InputError("training.chunk is auto: it is settled when a run is assembled; give a number.")
+        if self.chunk is None or self.chunk >= batch_size:
+            return None
+        return Chunks(self.chunk, self.closed_form)
 
     def build_optimizer(
         self, parameters: Iterable[nn.Parameter], pace: float = 1.0, passed: float = 0.0
@@ -61,14 +83,19 @@ class DivergedError(ArithmeticError):
 
 
 def train(
-    net: Network, stage: Stage, pairs: Iterable[tuple[Tensor, Tensor]], optimizer: torch.optim.Optimizer
+    net: Network,
+    stage: Stage,
+    pairs: Iterable[tuple[Tensor, Tensor] | Pair],
+    optimizer: torch.optim.Optimizer,
+    chunks: Chunks | None = None,
 ) -> Iterator[float]:
-    """One step for each pair of views of a batch; yields the losses."""
-    for a, b in pairs:
-        outputs = stage.represent(net, a, b)
-        loss = stage.loss(outputs)
+    """One step for each pair of views of a batch, in chunks if need be; yields the losses."""
+    for pair in pairs:
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        if chunks is None:
+            loss, outputs = _backward(net, stage, *(pair if isinstance(pair, tuple) else pair[:]))
+        else:
+            loss, outputs = chunks(net, stage, Made(*pair) if isinstance(pair, tuple) else pair)
         optimizer.step()
         stage.after_step(net, outputs)
         value = loss.item()
@@ -77,14 +104,47 @@ def train(
         yield value
 
 
+def _backward(net: Network, stage: Stage, a: Tensor, b: Tensor) -> Result:
+    outputs = stage.represent(net, a, b)
+    loss = stage.loss(outputs)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return Result(loss, outputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A batch whose views are drawn and not yet made: any rows of it, whenever they are asked for."""
+
+    images: Images
+    rows: NDArray[np.int64]
+    views: Views
+    parameters: tuple[Parameters, Parameters]
+    device: torch.device
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: slice, /) -> tuple[Tensor, Tensor]:
+        images = torch.from_numpy(self.images[self.rows[rows]]).to(self.device)
+        a, b = (self.views.apply(images, parameters.take(rows)) for parameters in self.parameters)
+        return a, b
+
+
+def drawn_pairs(
+    images: Images, views: Views, batch_size: int, generator: torch.Generator, device: torch.device
+) -> Iterator[Drawn]:
+    """One epoch in random order; the images that fill no batch sit it out."""
+    order = torch.randperm(len(images), generator=generator).numpy()
+    for start in range(0, len(order) - batch_size + 1, batch_size):
+        parameters = views.draw(batch_size, generator), views.draw(batch_size, generator)
+        yield Drawn(images, order[start : start + batch_size], views, parameters, device)
+
+
 def pairs_of_views(
     images: Images, views: Views, batch_size: int, generator: torch.Generator, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """One epoch in random order, two views of every batch; the images that fill no batch sit it out."""
-    order = torch.randperm(len(images), generator=generator).numpy()
-    for start in range(0, len(order) - batch_size + 1, batch_size):
-        batch = torch.from_numpy(images[order[start : start + batch_size]]).to(device)
-        yield views(batch, generator), views(batch, generator)
+    """The same with the views made, two of every batch."""
+    return (pair[:] for pair in drawn_pairs(images, views, batch_size, generator, device))
 
 
 def trainable(net: Network, stage: Stage) -> list[nn.Parameter]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fedmcc.client import Client
 from fedmcc.engines.base import Failures, Simulation
-from fedmcc.engines.store import memory_size
+from fedmcc.memory import memory_size
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Stage
 from fedmcc.networks.momentum import Network

@@ -14,9 +14,9 @@ from fedmcc.client import Client
 from fedmcc.engines.base import Failures, Simulation, tell
 from fedmcc.engines.embedded import EmbeddedOptions
 from fedmcc.engines.sharing import SharedImages
-from fedmcc.engines.store import memory_size
 from fedmcc.engines.worker import Answer, Order, Workshop, packed_order, unpacked_answer, work
 from fedmcc.errors import InputError
+from fedmcc.memory import memory_size
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Stage
 from fedmcc.networks.momentum import Network

@@ -5,28 +5,16 @@ memory keeps it only for the clients of the last round: others cost nothing, how
 """
 
 import os
-import re
 import shutil
 import tempfile
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from fedmcc.errors import InputError
 from fedmcc.states import State, bytes_of
 from fedmcc.tensorfiles import load_state, to_bytes
 
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
 Key = tuple[int, bool]  # a client, and whether its state is only proposed
-
-
-def memory_size(text: str) -> int:
-    """Bytes of a size such as 500MB or 1.5GB."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
-    if found is None:
-        raise InputError(f"engine.memory is '{text}': give a size such as 500MB or 2GB.")
-    return int(float(found[1]) * UNITS[found[2].upper()])
 
 
 class Store(Mapping[int, State]):

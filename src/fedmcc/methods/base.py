@@ -43,6 +43,7 @@ class Stage:
         """The outputs for two views of some images, a NamedTuple of a row per image.
 
         A row may depend on its own image alone (but for BatchNorm), so that any slice of a batch will do.
+        What carries no gradient, such as a target's part, goes through `passes.without_gradient`.
         """
         raise NotImplementedError
 

@@ -17,6 +17,7 @@ from fedmcc.networks.momentum import Branch
 from fedmcc.networks.normalisation import Norm
 from fedmcc.networks.predicting import PredictingPair
 from fedmcc.networks.projectors import normalised_mlp
+from fedmcc.passes import without_gradient
 from fedmcc.states import State, adopt, select
 
 
@@ -82,10 +83,8 @@ class Representation(Stage):
         online, target = net.online, net.target
         p_a = net.predictor(online.instance(online.encoder(a)))
         p_b = net.predictor(online.instance(online.encoder(b)))
-        with torch.no_grad():
-            z_a_target = target.instance(target.encoder(a))
-            z_b_target = target.instance(target.encoder(b))
-        return Outputs(p_a, p_b, z_a_target, z_b_target)
+        targets = without_gradient(lambda: tuple(target.instance(target.encoder(view)) for view in (a, b)))
+        return Outputs(p_a, p_b, *targets)
 
     def loss(self, outputs: Outputs) -> Tensor:
         """2 - 2 cos, both ways."""

@@ -12,6 +12,7 @@ from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive, re
 from fedmcc.methods.mcc import Target
 from fedmcc.networks.momentum import Branch, follow, give_head
 from fedmcc.networks.projectors import cluster_projector
+from fedmcc.passes import without_gradient
 from fedmcc.states import adopt
 
 
@@ -59,9 +60,8 @@ class Clustering(Stage):
     def represent(self, net: Any, a: Tensor, b: Tensor) -> Quartet:
         """One frozen encoder serves both branches (D13)."""
         online, target = net.online, net.target
-        with torch.no_grad():
-            h_a, h_b = online.encoder(a), online.encoder(b)
-            targets = target.assign(h_a), target.assign(h_b)
+        h_a, h_b = without_gradient(lambda: (online.encoder(a), online.encoder(b)))
+        targets = without_gradient(lambda: (target.assign(h_a), target.assign(h_b)))
         return Quartet(online.assign(h_a), online.assign(h_b), *targets)
 
     def loss(self, outputs: Quartet) -> Tensor:

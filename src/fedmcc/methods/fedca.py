@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmcc.errors import InputError
+from fedmcc.losses import contrast
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Aggregate, Memory, Parts, Stage, refuse_unless_positive, unlike
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.networks.normalisation import Norm
 from fedmcc.networks.pretrained import load_encoder
 from fedmcc.networks.projectors import normalised_mlp
+from fedmcc.passes import without_gradient
 from fedmcc.states import State, adopt
 
 
@@ -101,8 +103,8 @@ class Representation(Stage):
     def loss(self, outputs: Outputs) -> Tensor:
         """½ (contrast anchored on a + on b) + alignment."""
         z_a, z_b, foreign_a, foreign_b, drift = outputs
-        a = _contrast(z_a, z_b, foreign_a, self.method.temperature)
-        b = _contrast(z_b, z_a, foreign_b, self.method.temperature)
+        a = contrast(z_a, z_b, self.method.temperature, True, foreign_a)
+        b = contrast(z_b, z_a, self.method.temperature, True, foreign_b)
         return 0.5 * (a + b) + self.method.alignment * drift.mean()
 
     def after_step(self, net: Dictionary, outputs: Outputs) -> None:
@@ -143,16 +145,6 @@ class Representation(Stage):
         return "Its dictionary has rows longer than 1." if (rows.norm(dim=1) > 1.01).any() else ""
 
 
-def _contrast(
-    u: Float[Tensor, "n d"], v: Float[Tensor, "n d"], foreign: Float[Tensor, " n"], temperature: float
-) -> Float[Tensor, ""]:
-    """NT-Xent of unit rows anchored on u, with what else repels each row in its denominator."""
-    itself = torch.eye(len(u), dtype=torch.bool, device=u.device)
-    uu = (u @ u.T / temperature).masked_fill(itself, -torch.inf)
-    uv = u @ v.T / temperature
-    return (torch.cat([uu, uv, foreign[:, None]], dim=1).logsumexp(dim=1) - uv.diagonal()).mean()
-
-
 def _repelled(
     z: Float[Tensor, "n d"], foreign: Float[Tensor, "m d"], temperature: float
 ) -> Float[Tensor, " n"]:
@@ -166,8 +158,7 @@ def _drift(base: nn.Module | None, images: Tensor, features: Tensor) -> Tensor:
     """The squared distance of each row of features to the base model's."""
     if base is None:
         return features.new_zeros(len(features))
-    with torch.no_grad():
-        aim: Tensor = base(images)
+    (aim,) = without_gradient(lambda: (base(images),))
     return (features - aim).square().sum(dim=1)
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from fedmcc.losses import Anchor, Quartet, momentum_contrast
@@ -11,6 +10,7 @@ from fedmcc.methods.base import Memory, Parts, Stage
 from fedmcc.methods.cluster_contrast import ClusterContrast
 from fedmcc.methods.mcc import MCC, receive_pair
 from fedmcc.networks.momentum import MomentumPair
+from fedmcc.passes import without_gradient
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Representation(Stage):
         """Both views through both networks."""
         online, target = net.online, net.target
         z_a, z_b = online.instance(online.encoder(a)), online.instance(online.encoder(b))
-        with torch.no_grad():
-            return Quartet(z_a, z_b, target.instance(target.encoder(a)), target.instance(target.encoder(b)))
+        targets = without_gradient(lambda: tuple(target.instance(target.encoder(view)) for view in (a, b)))
+        return Quartet(z_a, z_b, *targets)
 
     def loss(self, outputs: Quartet) -> Tensor:
         """L_I."""

@@ -14,6 +14,7 @@ from fedmcc.messages import Task
 from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive, refuse_unless_share
 from fedmcc.methods.cc import branch
 from fedmcc.networks.momentum import MomentumPair
+from fedmcc.passes import without_gradient
 from fedmcc.states import adopt
 
 Target = Literal["keep", "reset", "share"]
@@ -75,9 +76,9 @@ class Joint(Stage):
         """Both views through both networks, four passes; no gradient reaches the target."""
         z_a, y_a = net.online.project(a)
         z_b, y_b = net.online.project(b)
-        with torch.no_grad():
-            z_a_target, y_a_target = net.target.project(a)
-            z_b_target, y_b_target = net.target.project(b)
+        z_a_target, y_a_target, z_b_target, y_b_target = without_gradient(
+            lambda: (*net.target.project(a), *net.target.project(b))
+        )
         return Outputs(z_a, z_b, z_a_target, z_b_target, y_a, y_b, y_a_target, y_b_target)
 
     def loss(self, outputs: Outputs) -> Tensor:

@@ -16,6 +16,7 @@ from fedmcc.methods.mcc import receive_pair
 from fedmcc.methods.separation import SeparatedPair
 from fedmcc.networks.momentum import Branch
 from fedmcc.networks.prototypes import Prototypes
+from fedmcc.passes import without_gradient
 from fedmcc.states import State, below, detached, prefixed, select
 
 LEARNED = ("encoder", "cluster_projector")
@@ -55,8 +56,7 @@ class Polish(Stage):
         """Both views through both networks."""
         online, target = net.online, net.target
         y_a, y_b = online.assign(online.encoder(a)), online.assign(online.encoder(b))
-        with torch.no_grad():
-            t_a, t_b = target.assign(target.encoder(a)), target.assign(target.encoder(b))
+        t_a, t_b = without_gradient(lambda: tuple(target.assign(target.encoder(view)) for view in (a, b)))
         sizes = _head(target).marginal.clamp_min(1e-6)
         return Outputs(y_a, y_b, t_a, t_b, sizes.expand(len(a), -1))
 

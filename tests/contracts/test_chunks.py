@@ -1,0 +1,205 @@
+"""What every stage that trains promises about chunks: registering a method in METHODS is testing it."""
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedmcc import chunked
+from fedmcc.messages import Task
+from fedmcc.methods import METHODS
+from fedmcc.networks.convnet import ConvNet, ConvNetOptions
+from fedmcc.networks.initialise import initialise
+from fedmcc.states import detached, select
+from fedmcc.training import Training, train, trainable
+
+N = 11
+CHUNKS = (1, 3, N - 1, N)
+OPTIONAL = {"fedmcc-plus": {"polish_rounds": 1}}  # stages that are off by default
+EXACT = {torch.float32: 1e-5, torch.float64: 1e-10}
+
+
+def _method(name, norm):
+    """The method with its defaults, but narrow layers, all stages, and this normalisation."""
+    kind = METHODS[name]
+    small = {field.name: 32 for field in fields(kind) if type(field.default) is int and field.default > 64}
+    norms = {field.name: norm for field in fields(kind) if field.name == "norm"}
+    return kind(**small | norms | OPTIONAL.get(name, {}))
+
+
+TRAINING = [
+    (name, number)
+    for name in METHODS
+    for number, stage in enumerate(_method(name, "group").stages())
+    if stage.trained
+]
+over_training = pytest.mark.parametrize(("name", "number"), TRAINING)
+
+
+def _built(name, number, norm, dtype=torch.float64):
+    encoder = ConvNetOptions(width=4, norm=norm).build(1, 8)
+    method = _method(name, norm)
+    net = method.build(encoder, encoder.features, 4)
+    initialise(net, torch.Generator().manual_seed(0))
+    stage = method.stages()[number]
+    shared = detached(select(net.state_dict(), stage.shared))
+    stage.receive(net, Task(0, stage.name, 1, shared), {"samples": torch.tensor(16)})
+    trainable(net, stage)
+    return net.to(dtype), stage
+
+
+def _pair(dtype=torch.float64):
+    a, b = torch.rand(2, N, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    return chunked.Made(a, b)
+
+
+def _freeze_statistics(net):
+    """Running statistics that differ from the first ones, and are used."""
+    for layer in net.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.running_mean.uniform_(-0.1, 0.1)
+            layer.running_var.uniform_(0.05, 0.2)
+            layer.eval()
+
+
+def _gradient(net):
+    """The gradients by name; they are cleared."""
+    found = {key: value.grad for key, value in net.named_parameters() if value.grad is not None}
+    net.zero_grad()
+    return found
+
+
+def _in_one_pass(net, stage, pair):
+    outputs = stage.represent(net, *pair[:])
+    loss = stage.loss(outputs)
+    loss.backward()
+    return loss.detach(), outputs, _gradient(net)
+
+
+def _error(found, expected):
+    assert found.keys() == expected.keys()
+    apart = sum((found[key] - expected[key]).square().sum() for key in expected)
+    return float((apart / sum(value.square().sum() for value in expected.values())).sqrt())
+
+
+@over_training
+@pytest.mark.parametrize("norm", ["group", "batch"])
+@pytest.mark.parametrize("dtype", EXACT)
+def test_chunks_have_the_gradient_of_the_whole_batch(name, number, norm, dtype):
+    with torch.random.fork_rng():
+        net, stage = _built(name, number, norm, dtype)
+        _freeze_statistics(net)
+    loss, outputs, expected = _in_one_pass(net, stage, _pair(dtype))
+    for chunk in CHUNKS:
+        result = chunked.backward(net, stage, _pair(dtype), chunk)
+        assert _error(_gradient(net), expected) < EXACT[dtype]
+        torch.testing.assert_close(result.loss, loss, rtol=EXACT[dtype], atol=EXACT[dtype])
+        for own, other in zip(result.outputs, outputs, strict=True):
+            torch.testing.assert_close(own, other.detach(), rtol=1e-4, atol=1e-5)
+
+
+@over_training
+def test_autograd_and_the_closed_form_give_the_same_gradient(name, number):
+    net, stage = _built(name, number, "group")
+    chunked.backward(net, stage, _pair(), 4, closed_form=True)
+    expected = _gradient(net)
+    chunked.backward(net, stage, _pair(), 4, closed_form=False)
+    assert _error(_gradient(net), expected) < 1e-10
+
+
+class Explicit(nn.Module):
+    """BatchNorm of a whole batch that normalises chunks by themselves, and tracks the whole."""
+
+    def __init__(self, norm, chunks):
+        super().__init__()
+        self.norm, self.chunks = norm, chunks
+
+    def forward(self, x):
+        norm, dims = self.norm, [dim for dim in range(x.dim()) if dim != 1]
+        with torch.no_grad():
+            norm.running_mean.lerp_(x.mean(dim=dims), norm.momentum)
+            norm.running_var.lerp_(x.var(dim=dims), norm.momentum)
+            norm.num_batches_tracked += 1
+        parts = [F.batch_norm(x[rows], None, None, norm.weight, norm.bias, True) for rows in self.chunks]
+        return torch.cat(parts)
+
+
+def _explicit(net, chunks):
+    """The network with explicit chunks in place of BatchNorm; names gain ".norm"."""
+    for path, layer in list(net.named_modules()):
+        if isinstance(layer, _BatchNorm) and layer.training:
+            net.set_submodule(path, Explicit(layer, chunks))
+    return net
+
+
+def _renamed(state):
+    return {key.replace(".norm.", "."): value for key, value in state.items()}
+
+
+@over_training
+def test_ghost_statistics_are_those_of_a_network_that_normalises_the_chunks(name, number):
+    (net, stage), (twin, _) = (_built(name, number, "batch") for _ in range(2))
+    _explicit(twin, chunked.split(N, 4))
+    _, _, expected = _in_one_pass(twin, stage, _pair())
+    chunked.backward(net, stage, _pair(), 4)
+    assert _error(_gradient(net), _renamed(expected)) < 1e-10
+    states = net.state_dict(), _renamed(twin.state_dict())
+    assert states[0].keys() == states[1].keys()
+    for key in states[0]:
+        torch.testing.assert_close(states[0][key], states[1][key], rtol=1e-10, atol=1e-12)
+
+
+@over_training
+def test_a_training_step_in_chunks_is_the_step_of_the_whole_batch(name, number):
+    (net, stage), (twin, _) = (_built(name, number, "group") for _ in range(2))
+    pairs = [_pair()[:]] * 3
+    for each, chunks in ((net, chunked.Chunks(4)), (twin, None)):
+        optimizer = Training(optimizer="sgd", learning_rate=0.1).build_optimizer(trainable(each, stage))
+        losses = list(train(each, stage, pairs, optimizer, chunks))
+    assert len(losses) == 3
+    states = net.state_dict(), twin.state_dict()
+    for key in states[0]:  # queues and targets included
+        torch.testing.assert_close(states[0][key], states[1][key], rtol=1e-8, atol=1e-10)
+
+
+def _images_seen(net, work):
+    """How many images each encoder sees in some work."""
+    seen, hooks = {}, []
+    for path, layer in net.named_modules():
+        if isinstance(layer, ConvNet):
+            seen[path] = []
+            hooks.append(
+                layer.register_forward_hook(
+                    lambda _, inputs, __, path=path: seen[path].append(len(inputs[0]))
+                )
+            )
+    work()
+    for hook in hooks:
+        hook.remove()
+    return {path: sum(counts) for path, counts in seen.items()}
+
+
+@over_training
+def test_what_is_not_trained_passes_once_and_what_is_trained_twice(name, number):
+    net, stage = _built(name, number, "group")
+    single = _images_seen(net, lambda: stage.represent(net, *_pair()[:]))
+    double = _images_seen(net, lambda: chunked.backward(net, stage, _pair(), 4))
+    assert sum(single.values()) >= N
+    for path, count in single.items():
+        trained = any(parameter.requires_grad for parameter in net.get_submodule(path).parameters())
+        assert double[path] == count * (2 if trained else 1)
+
+
+def test_a_dictionary_and_a_base_model_are_exact_as_well():
+    net, stage = _built("fedca", 0, "group")
+    draw = torch.Generator().manual_seed(1)
+    net.foreign = F.normalize(torch.randn(9, 32, generator=draw, dtype=torch.float64), dim=1)
+    net.base = ConvNetOptions(width=4, norm="group").build(1, 8).double().requires_grad_(False)
+    stage = replace(stage, frozen=("base",))
+    _, _, expected = _in_one_pass(net, stage, _pair())
+    for chunk in CHUNKS:
+        chunked.backward(net, stage, _pair(), chunk)
+        assert _error(_gradient(net), expected) < 1e-10
