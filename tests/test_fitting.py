@@ -1,8 +1,8 @@
 import logging
+import mmap
 import tomllib
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -80,10 +80,10 @@ def test_the_meter_counts_tensors_while_they_live_and_views_not():
 
 
 def test_memory_in_use_grows_by_what_is_made():
-    before = in_use(CPU)
-    block = np.ones(50 * 2**20, np.uint8)
-    assert 40 < (in_use(CPU) - before) / 2**20 < 60
-    assert block[0] == 1
+    before, size = in_use(CPU), 50 * 2**20
+    with mmap.mmap(-1, size) as fresh:  # an array might get memory that was freed before
+        fresh.write(b"1" * size)
+        assert 40 < (in_use(CPU) - before) / 2**20 < 120  # the bytes that were written may linger
 
 
 def _config(**training):
