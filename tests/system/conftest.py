@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -65,6 +66,11 @@ def fedmcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 
+def _heed() -> None:
+    """Interruptions count, also where the tests themselves run in the background and ignore them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts the program as a process of its own; none outlives its test."""
@@ -73,7 +79,8 @@ def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     def start(*words: object, program: tuple[str, ...] = PROGRAM) -> subprocess.Popen[str]:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         environment = os.environ | {"COLUMNS": "80"}
-        process = subprocess.Popen([*program, *map(str, words)], text=True, env=environment, **pipes)
+        words = (*program, *map(str, words))
+        process = subprocess.Popen(words, text=True, env=environment, preexec_fn=_heed, **pipes)
         processes.append(process)
         return process
 
