@@ -38,7 +38,7 @@ bench: $(READY)  ## measure speed, as ratios within one run
 lock:  ## choose versions anew and write requirements.lock (torch stays at its pin)
 	rm -rf .venv && $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet "torch==$$(sed -n 's/^torch==//p' requirements.lock)"
-	$(BIN)/pip install --quiet --editable ".[bench,dev]"
+	$(BIN)/pip install --quiet --editable ".[bench,dev,figures,flower,privacy,simulation,tensorboard]"
 	$(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements.lock
 	@touch $(READY)
 

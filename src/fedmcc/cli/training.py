@@ -1,0 +1,100 @@
+"""Commands that train: run, resume, demo."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedmcc.cli.program import Recipe, RunFolder, Settings, command, stop
+
+if TYPE_CHECKING:
+    from fedmcc.assembly import Experiment
+    from fedmcc.config import Config
+    from fedmcc.runs import Run
+
+
+@command
+def run(
+    recipe: Recipe,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="The new run directory [runs/RECIPE-001].")] = None,
+) -> None:
+    """Train on a recipe, or on a folder of images.
+
+    For a folder say how many clusters there are: `fedmcc run PICTURES --set clusters=10`.
+    """
+    _begin(load_recipe(recipe, settings), out, recipe.resolve().stem)
+
+
+@command
+def resume(run: RunFolder) -> None:
+    """Go on with an interrupted run, to the same bits as without."""
+    from fedmcc import assembly, config, runs, screen
+
+    opened = runs.open_run(run)
+    loaded = config.load(opened.config_file)
+    if opened.finished:
+        screen.say(f"{run} is complete: nothing to resume.")
+        screen.show_scores(opened.read_json("scores.json"), method_name(loaded))
+    else:
+        _train(assembly.prepare(loaded), opened)
+
+
+@command
+def demo(
+    out: Annotated[Path | None, typer.Option(help="The new run directory [runs/demo-001].")] = None,
+) -> None:
+    """Five clients cluster handwritten digits, in a few minutes."""
+    from importlib.resources import as_file, files
+
+    from fedmcc import config
+
+    with as_file(files("fedmcc") / "demo.toml") as recipe:
+        loaded = config.load(recipe)
+    _begin(loaded, out, "demo")
+
+
+def load_recipe(recipe: Path, settings: Sequence[str] | None) -> "Config":
+    """The configuration of a TOML file, or that of a folder of images."""
+    from fedmcc import config
+
+    if not recipe.is_dir():
+        return config.load(recipe, settings or [])
+    table: config.Table = {"data": {"name": "folder", "root": str(recipe)}}
+    return config.parse(config.apply_settings(table, settings or []))
+
+
+def _begin(loaded: "Config", out: Path | None, name: str) -> None:
+    from fedmcc import assembly, experiment, runs, screen
+    from fedmcc.partition import holdings
+
+    prepared = assembly.prepare(loaded)
+    if complaint := prepared.images.complaint():
+        screen.warn(complaint)
+    run = experiment.begin(prepared, out or runs.next_free(Path("runs"), name))
+    held = holdings(prepared.images, assembly.share_out(prepared.config, prepared.images))
+    screen.mention_holdings(held.clients, held.classes, held.counts.tolist())
+    _train(prepared, run)
+
+
+def _train(prepared: "Experiment", run: "Run") -> None:
+    from shlex import quote
+
+    from fedmcc import experiment, meters, screen
+
+    method, clusters = method_name(prepared.config), prepared.config.general.clusters
+    screen.say(f"{method}: {len(prepared.images):,} images, {clusters} clusters, in {run.path}")
+    try:
+        scores = meters.watch(experiment.steps(prepared, run), experiment.plan(prepared, run))
+    except KeyboardInterrupt:
+        stop(f"Interrupted; go on with: fedmcc resume {quote(str(run.path))}", 130)
+    screen.show_scores(scores, method)
+    screen.say(f"The run is in {run.path}.")
+
+
+def method_name(loaded: "Config") -> str:
+    """The registered name of the method."""
+    from fedmcc.config import name_of
+
+    return name_of("method", loaded.method)
