@@ -23,6 +23,7 @@ from fedmcc.methods.base import Stage
 from fedmcc.networks.initialise import initialise
 from fedmcc.networks.momentum import Network
 from fedmcc.partition import Rows, settled, share
+from fedmcc.privacy import Guard
 from fedmcc.randomness import derive, generator
 from fedmcc.training import drawn_pairs
 
@@ -44,10 +45,9 @@ class Experiment:
         """The stages of the method, and of the clustering that follows it."""
         return stages(self.config)
 
-    @property
-    def policy(self) -> Policy:
-        """How the server runs its rounds."""
-        return Policy(self.config.federation, self.config.general.seed)
+    def policy(self, secret: bytes) -> Policy:
+        """How the server runs its rounds; noise that hides clients is drawn from the secret."""
+        return Policy(self.config.federation, self.config.general.seed, Guard(self.config.privacy, secret))
 
     @property
     def clients(self) -> list[int]:
@@ -172,15 +172,15 @@ def _classes(images: ImageSet) -> int:
 
 def _clients(config: Config, images: ImageSet) -> list[Client]:
     """The owners of the images; a client never sees a label."""
-    general = config.general
+    general, clip = config.general, config.privacy.clip
     shards = share_out(config, images)
     only = config.federation.only
     if only is not None and not 0 <= only < len(shards):
         raise InputError(f"federation.only is {only}: give a client from 0 to {len(shards) - 1}.")
     if len(shards) == 1:  # as it is, perhaps mapped from disk
-        return [Client(0, images.images, config.views, config.training, general.seed)]
+        return [Client(0, images.images, config.views, config.training, general.seed, clip)]
     return [
-        Client(index, images.images[rows], config.views, config.training, general.seed)
+        Client(index, images.images[rows], config.views, config.training, general.seed, clip)
         for index, rows in enumerate(shards)
     ]
 
@@ -195,6 +195,7 @@ def _check(config: Config, images: ImageSet) -> None:
                 f"set {section}.rounds and {section}.epochs to 1 or more."
             )
     config.federation.size(config.partition.clients)  # says what is wrong
+    config.privacy.refuse_unless_private(stages(config))
     if clusters > len(images):
         raise InputError(f"{clusters} clusters of {len(images)} images: lower clusters or give more images.")
     if batch_size > len(images):

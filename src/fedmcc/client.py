@@ -11,6 +11,7 @@ from fedmcc.data.base import Images
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Memory, Stage
 from fedmcc.networks.momentum import Network
+from fedmcc.privacy import clipped
 from fedmcc.randomness import generator
 from fedmcc.states import State, adopt, below, detached, prefixed, select
 from fedmcc.training import Drawn, Step, Training, drawn_pairs, train, trainable
@@ -28,6 +29,7 @@ class Client:
     views: Views
     training: Training
     seed: int
+    clip: float | None = None  # length that an update may have when it leaves
 
     def answer(
         self, net: Network, stage: Stage, task: Task, state: State
@@ -76,10 +78,13 @@ class Client:
             round=task.round,
             samples=len(self.images),
             loss=sum(losses) / len(losses) if losses else None,
-            weights=detached(select(net.state_dict(), stage.shared)),
+            weights=self._bounded(detached(select(net.state_dict(), stage.shared)), task),
             extras=detached(stage.extras(net, self._plain(net))),
         )
         return update.packed() if task.half else update
+
+    def _bounded(self, weights: State, task: Task) -> State:
+        return weights if self.clip is None else clipped(weights, task.weights, self.clip)
 
     def _plain(self, net: Network) -> Iterator[Tensor]:
         """All images in order, without augmentation."""

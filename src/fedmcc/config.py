@@ -22,6 +22,7 @@ from fedmcc.federation import Federation
 from fedmcc.methods import CLUSTERINGS, METHODS, Clustering, Method
 from fedmcc.networks import ENCODERS, EncoderOptions
 from fedmcc.partition import Sharing
+from fedmcc.privacy import Privacy
 from fedmcc.training import Training
 from fedmcc.views import PRESETS, Views
 
@@ -67,6 +68,7 @@ class Config:
     clustering: Clustering
     partition: Sharing
     federation: Federation
+    privacy: Privacy
     training: Training
     evaluation: Evaluation
     engine: EngineOptions
@@ -125,6 +127,7 @@ def parse(table: Mapping[str, Any]) -> Config:
         clustering=cast(Clustering, _choose("clustering", table)),
         partition=_build("partition", Sharing, table.get("partition", {})),
         federation=_build("federation", Federation, table.get("federation", {})),
+        privacy=_build("privacy", Privacy, table.get("privacy", {})),
         training=_build("training", Training, table.get("training", {})),
         evaluation=_build("evaluation", Evaluation, table.get("evaluation", {})),
         engine=cast(EngineOptions, _choose("engine", table)),

@@ -112,9 +112,11 @@ def _owned(images: ImageSet, groups: np.ndarray) -> ImageSet:
 def _train(experiment: Experiment) -> list[float]:
     losses: list[float] = []
     progress = Progress(detached(experiment.net.state_dict()))
+    config = experiment.config
+    policy = experiment.policy(config.privacy.new_secret(config.general.seed))
     with experiment.engine as engine:
         for stage in experiment.stages:
-            for event in rounds(stage, progress, engine, experiment.clients, experiment.policy):
+            for event in rounds(stage, progress, engine, experiment.clients, policy):
                 if isinstance(event, Round):
                     progress = event.progress
                     losses += [] if event.loss is None else [event.loss]

@@ -16,10 +16,11 @@ from fedmcc.assignments import assignments_csv
 from fedmcc.checkpoints import Saved, load_progress, load_shapes, save_progress, save_state
 from fedmcc.config import Config, dump, name_of
 from fedmcc.errors import InputError
-from fedmcc.federation import Progress, Round, RoundFailedError, rounds
+from fedmcc.federation import Policy, Progress, Round, RoundFailedError, rounds
 from fedmcc.files import write_atomically
 from fedmcc.methods.base import Stage
 from fedmcc.partition import packed
+from fedmcc.privacy import epsilon
 from fedmcc.runs import Row, Run, create_run
 from fedmcc.states import adopt, detached, select
 from fedmcc.training import Step
@@ -85,13 +86,14 @@ def steps(experiment: Experiment, run: Run) -> Iterator[Step | Scored | Finished
 def _train(experiment: Experiment, run: Run) -> Generator[Step | Scored, None, Progress]:
     with experiment.engine:
         progress, rows = _pick_up(experiment, run)
+        policy = experiment.policy(_secret(experiment, run, rows))
         for stage in _remaining(experiment.stages, progress):
-            for event in _rounds(experiment, run, stage, progress):
+            for event in _rounds(experiment, run, stage, progress, policy):
                 if isinstance(event, Step):
                     yield event
                     continue
                 progress, rows = event.progress, rows + 1
-                row = _row(experiment, stage, event)
+                row = _row(experiment, stage, event) | _privacy(experiment, rows)
                 _commit(experiment, run, event, row, rows)
                 yield Scored(row, stage.rounds)
     return progress
@@ -108,9 +110,11 @@ def plan(experiment: Experiment, run: Run) -> Plan:
     return Plan(total, sum(seen.get(row["stage"], 0) for row in committed))
 
 
-def _rounds(experiment: Experiment, run: Run, stage: Stage, progress: Progress) -> Iterator[Step | Round]:
+def _rounds(
+    experiment: Experiment, run: Run, stage: Stage, progress: Progress, policy: Policy
+) -> Iterator[Step | Round]:
     try:
-        yield from rounds(stage, progress, experiment.engine, experiment.clients, experiment.policy)
+        yield from rounds(stage, progress, experiment.engine, experiment.clients, policy)
     except RoundFailedError as error:
         raise RoundFailedError(
             f"{error} All rounds before it are kept; go on with: fedmcc resume {quote(str(run.path))}"
@@ -129,6 +133,29 @@ def _pick_up(experiment: Experiment, run: Run) -> tuple[Progress, int]:
         _write_partition(experiment, run)
     run.rewind(saved.rows)
     return saved.progress, saved.rows
+
+
+def _secret(experiment: Experiment, run: Run, rows: int) -> bytes:
+    """Whence the run's noise is drawn, the same after an interruption; nobody but the server may read it."""
+    privacy, seed = experiment.config.privacy, experiment.config.general.seed
+    if not privacy.noise or privacy.reproducible:
+        return privacy.new_secret(seed)
+    if run.secret_file.exists():
+        return run.secret_file.read_bytes()
+    if rows:
+        raise InputError(f"{run.secret_file} is gone: restore it from a copy, noise is drawn from it.")
+    write_atomically(run.secret_file, privacy.new_secret(seed), mode=0o600)
+    return run.secret_file.read_bytes()
+
+
+def _privacy(experiment: Experiment, rows: int) -> Row:
+    """What so many rounds together may tell about a client."""
+    config = experiment.config
+    if not config.privacy.noise:
+        return {}
+    registered = len(experiment.clients)
+    spent = epsilon(config.privacy, rows, config.federation.size(registered), registered)
+    return {"epsilon": spent, "delta": config.privacy.delta}
 
 
 def _write_partition(experiment: Experiment, run: Run) -> None:
@@ -220,4 +247,5 @@ def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, A
     write_atomically(run.assignments_file, assignments_csv(experiment.scorer.images, assigned))
     scores = experiment.scorer.final(net.online, extracted)
     run.write_json(run.scores_file.name, scores)
+    run.secret_file.unlink(missing_ok=True)  # with it, noise could be subtracted again
     return scores

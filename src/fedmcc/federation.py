@@ -10,8 +10,9 @@ import numpy as np
 
 from fedmcc.admission import Refused, expect
 from fedmcc.errors import InputError
-from fedmcc.messages import Task, Update, pack
+from fedmcc.messages import Task, Update, pack, unpack
 from fedmcc.methods.base import Stage
+from fedmcc.privacy import Guard
 from fedmcc.randomness import derive
 from fedmcc.states import State, select
 from fedmcc.training import Step
@@ -54,10 +55,16 @@ class Federation:
 
 @dataclass(frozen=True)
 class Policy:
-    """The options of the rounds with the seed that draws their participants."""
+    """The options of the rounds, the seed that draws their participants, and who guards their privacy."""
 
     federation: Federation = Federation()
     seed: int = 0
+    guard: Guard = field(default_factory=Guard)
+
+    @property
+    def norm_limit(self) -> float:
+        """Updates that are clipped need no other limit, which would also depend on other clients' images."""
+        return self.federation.norm_limit if self.guard.privacy.clip is None else math.inf
 
     def draw(self, clients: Sequence[int], *place: int | str) -> list[int]:
         """The participants at a place such as (stage, round, attempt), in order.
@@ -169,7 +176,7 @@ class _Server:
             attempts.append((yield from self._attempt(progress, drawn, traffic)))
         updates = attempts[-1].updates
         return Round(
-            progress=_advance(self.stage, progress, updates),
+            progress=_advance(self.stage, progress, updates, self.policy),
             updates=updates,
             refused=tuple(refused for attempt in attempts for refused in attempt.refused),
             dropped=tuple(client for attempt in attempts for client in attempt.dropped),
@@ -186,7 +193,7 @@ class _Server:
         tasks = self._tasks(progress, clients)
         answers = yield from self._answers(tasks)
         _count(traffic, tasks, answers)
-        good, refused = expect(self.stage, tasks, options.norm_limit).judge(answers)
+        good, refused = expect(self.stage, tasks, self.policy.norm_limit).judge(answers)
         enough = len(good) >= options.minimum
         self.engine.commit([update.client for update in good] if enough else [])
         answered = {update.client for update in answers}
@@ -236,8 +243,9 @@ def _failure(progress: Progress, attempts: Sequence[_Attempt], minimum: int) -> 
     )
 
 
-def _advance(stage: Stage, progress: Progress, updates: Sequence[Update]) -> Progress:
-    combined = stage.combine(updates, progress.model)
+def _advance(stage: Stage, progress: Progress, updates: Sequence[Update], policy: Policy) -> Progress:
+    sent = unpack(pack(progress.model)) if policy.federation.half else progress.model
+    combined = policy.guard.combine(stage, updates, sent, progress.round + 1)
     return replace(
         progress,
         model={**progress.model, **combined.weights},

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedmcc.errors import InputError
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
+def write_atomically(path: Path, content: bytes | str, mode: int = 0o644) -> None:
     """Write a file so that a crash at any moment leaves the old one or the new one."""
     data = content.encode() if isinstance(content, str) else content
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -17,7 +17,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)
+        Path(name).chmod(mode)
         Path(name).replace(path)
         _flush_folder(path.parent)
     except BaseException:

@@ -24,6 +24,7 @@ WRITTEN = (  # by and by
     "scores.json.",
     "assignments.csv.",
     "final.safetensors.",
+    "noise.secret.",
 )
 
 Row = dict[str, Any]
@@ -59,6 +60,11 @@ class Run:
     def assignments_file(self) -> Path:
         """The cluster of every image."""
         return self.path / "assignments.csv"
+
+    @property
+    def secret_file(self) -> Path:
+        """Whence noise is drawn, while the run is under way."""
+        return self.path / "noise.secret"
 
     @property
     def resume_folder(self) -> Path:
