@@ -10,6 +10,8 @@ from fedmcc import config, experiment
 from fedmcc.assembly import assemble
 from fedmcc.chunked import Made, backward
 from fedmcc.data import load_dataset
+from fedmcc.engines.embedded import EmbeddedOptions
+from fedmcc.engines.pool import PoolOptions
 from fedmcc.errors import InputError
 from fedmcc.fitting import largest_chunk
 from fedmcc.memory import in_use, memory_size, peak
@@ -146,6 +148,16 @@ def test_a_federation_in_chunks_is_the_federation_without(tmp_path, closed_form)
     assert runs[1] == pytest.approx(runs[0], rel=1e-5)
     for key, value in states[0].items():
         torch.testing.assert_close(states[1][key], value, rtol=1e-3, atol=1e-5)
+
+
+def test_chunks_in_worker_processes_give_the_bits_of_chunks_in_this_one(tmp_path):
+    images, models = load_dataset("digits", limit=120), []
+    for engine in (PoolOptions(workers=2), EmbeddedOptions()):
+        prepared = assemble(replace(_config(chunk=7), engine=engine), images)
+        run = experiment.begin(prepared, tmp_path / type(engine).__name__)
+        list(experiment.steps(prepared, run))
+        models.append(run.model_file.read_bytes())
+    assert models[0] == models[1]
 
 
 @pytest.mark.parametrize(
