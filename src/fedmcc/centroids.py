@@ -3,9 +3,10 @@
 import warnings
 
 import numpy as np
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, Int64
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import pairwise_distances_argmin
 from threadpoolctl import threadpool_limits
 
 RESTARTS = 20  # half of them end in a poor optimum on features of handwritten digits
@@ -29,6 +30,21 @@ def fit(
             return model.fit(rows, sample_weight=weights)
         some = np.random.default_rng(seed).choice(len(rows), max(SAMPLE, clusters), replace=False)
         return KMeans(clusters, n_init=1, init=model.fit(rows[some]).cluster_centers_).fit(rows)
+
+
+def without_small(
+    rows: Float[np.ndarray, "n d"], model: KMeans, smallest: int
+) -> tuple[Float[np.ndarray, "k d"], Int64[np.ndarray, " k"]]:
+    """Centres and sizes, none below `smallest` (but a single one): rows of small ones join the nearest."""
+    centres, sizes = model.cluster_centers_, np.bincount(model.labels_, minlength=model.n_clusters)
+    while len(sizes) > 1 and sizes.min() < smallest:
+        kept = np.delete(centres, sizes.argmin(), axis=0)
+        nearest = pairwise_distances_argmin(rows, kept)
+        sizes = np.bincount(nearest, minlength=len(kept))
+        sums = np.zeros_like(kept)
+        np.add.at(sums, nearest, rows)
+        centres = np.where(sizes[:, None] > 0, sums / np.maximum(sizes, 1)[:, None], kept)
+    return centres, sizes
 
 
 def unit_rows(rows: Float32[np.ndarray, "n d"]) -> Float32[np.ndarray, "n d"]:

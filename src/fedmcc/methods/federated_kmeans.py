@@ -29,16 +29,17 @@ class FederatedKMeans:
 
     Before that the features are whitened on their principal axes, from moments that the clients add up:
     without it, directions in which all images of a client agree drown those that tell classes apart.
-    A centroid is a mean of features; where a client has few images it may be that of a single one.
+    A centroid is a mean of features, perhaps of a single image: `smallest` sets how many it must stand for.
     """
 
     axes: float = 2.0  # whitened axes per cluster; 0: features as they are
     excess: float = 2.0  # local centroids per prototype
     images_per_centroid: int = 30  # so many, where a client has few; but as many centroids as clusters
     temperature: float = 0.1  # of the soft assignments
+    smallest: int = 1  # images that a centroid must stand for to leave its client
 
     def __post_init__(self) -> None:
-        names = ("excess", "images_per_centroid", "temperature")
+        names = ("excess", "images_per_centroid", "temperature", "smallest")
         refuse_unless_positive(self, *names, section="clustering")
         if not 0 <= self.axes < math.inf:
             raise InputError(f"clustering.axes is {self.axes}: give 0 or more.")
@@ -127,9 +128,8 @@ class Centroids(Stage):
         few = max(len(places) // self.method.images_per_centroid, min(clusters, len(places)))
         count = min(int(self.method.excess * prototypes), few)
         model = centroids.fit(places, count, seed=0, restarts=LOCAL_RESTARTS)
-        sizes = np.bincount(model.labels_, minlength=count)
-        found = torch.from_numpy(model.cluster_centers_).float()
-        return {"centroids": found, "sizes": torch.from_numpy(sizes)}
+        found, sizes = centroids.without_small(places, model, self.method.smallest)
+        return {"centroids": torch.from_numpy(found).float(), "sizes": torch.from_numpy(sizes)}
 
     def objection(self, update: Update) -> str:
         """Centroids inside the unit sphere, with the numbers of images they stand for."""

@@ -35,13 +35,16 @@ class FedMCCPlus(MCC):
     prototypes: float = 10.0  # per cluster
     prototype_temperature: float = 0.05
     balance: float = 1.0  # weight of equal cluster sizes when prototypes are merged
+    smallest: int = 1  # images that a centroid must stand for to leave its client
     polish_rounds: int = 0  # it changes little: docs/decisions/0005
     polish_pace: float = 0.2  # multiple of the learning rate
 
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_unless_share(self, "separation")
-        refuse_unless_positive(self, "repulsion", "polish_pace", "prototypes", "prototype_temperature")
+        refuse_unless_positive(
+            self, "repulsion", "polish_pace", "prototypes", "prototype_temperature", "smallest"
+        )
         if self.target == "share":
             raise InputError('method.target = "share" is an ablation of fedmcc: use keep or reset here.')
 
@@ -80,4 +83,5 @@ class FedMCCPlus(MCC):
             prototypes=self.prototypes,
             temperature=self.prototype_temperature,
             balance=self.balance,
+            smallest=self.smallest,
         )
