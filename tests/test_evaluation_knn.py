@@ -84,3 +84,10 @@ def test_a_low_temperature_stays_finite() -> None:
 def test_too_few_labels_are_said() -> None:
     with pytest.raises(InputError, match="kNN needs 2 or more images with a label; there are 1"):
         WeightedKNN().leave_one_out(np.eye(2, dtype=np.float32), np.array([0, -1]))
+
+
+def test_random_labels_are_found_by_chance() -> None:
+    random = np.random.default_rng(5)
+    rows, labels = random.normal(size=(4000, 5)).astype(np.float32), random.integers(0, 10, 4000)
+    found = WeightedKNN().accuracy(rows[:1000], labels[:1000], rows[1000:], labels[1000:])
+    assert found == pytest.approx(0.1, abs=5 * np.sqrt(0.1 * 0.9 / 3000))

@@ -25,6 +25,7 @@ WRITTEN = (  # by and by
     "assignments.csv.",
     "final.safetensors.",
     "noise.secret.",
+    "evaluation.json.",
 )
 
 Row = dict[str, Any]

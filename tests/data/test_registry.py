@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -77,3 +78,16 @@ def test_importing_the_registry_loads_no_heavy_library():
     code = f"import sys, fedmcc.data; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("name", [name for name, source in DATASETS.items() if source.splits])
+def test_labels_are_learned_from_one_split_and_scored_on_another(name):
+    known = get_args(get_type_hints(DATASETS[name])["split"])
+    learned, scored = DATASETS[name].splits
+    assert learned != scored
+    assert {learned, scored} <= set(known)
+
+
+def test_a_data_set_with_splits_says_which_to_learn_from():
+    split = {name for name, source in DATASETS.items() if "split" in get_type_hints(source)}
+    assert split == {name for name, source in DATASETS.items() if source.splits}
