@@ -14,6 +14,7 @@ import numpy as np
 from fedmcc.assembly import Experiment, prepare, share_out
 from fedmcc.assignments import assignments_csv
 from fedmcc.checkpoints import Saved, load_progress, load_shapes, save_progress, save_state
+from fedmcc.clock import AFTER, chapter, timed
 from fedmcc.config import Config, dump, name_of
 from fedmcc.errors import InputError
 from fedmcc.federation import Progress, Round, RoundFailedError, rounds
@@ -86,13 +87,15 @@ def _train(experiment: Experiment, run: Run) -> Generator[Step | Scored, None, P
     with experiment.engine:
         progress, rows = _pick_up(experiment, run)
         for stage in _remaining(experiment.stages, progress):
+            chapter(stage.name)
             for event in _rounds(experiment, run, stage, progress):
                 if isinstance(event, Step):
                     yield event
                     continue
                 progress, rows = event.progress, rows + 1
                 row = _row(experiment, stage, event)
-                _commit(experiment, run, event, row, rows)
+                with timed("checkpoint"):
+                    _commit(experiment, run, event, row, rows)
                 yield Scored(row, stage.rounds)
     return progress
 
@@ -185,10 +188,11 @@ def _scores(experiment: Experiment, stage: Stage, progress: Progress) -> dict[st
     last = number == stage.rounds
     if not last and number % options.every:
         return {}
-    adopt(experiment.net, progress.model)
     due = options.kmeans_every > 0 and number % options.kmeans_every == 0
     with_kmeans = bool(stage.trained) and (last or due)  # features stay as they were where nothing is trained
-    return experiment.scorer.round(experiment.net.online, _has_head(experiment, stage), with_kmeans)
+    with timed("scoring"):
+        adopt(experiment.net, progress.model)
+        return experiment.scorer.round(experiment.net.online, _has_head(experiment, stage), with_kmeans)
 
 
 def _has_head(experiment: Experiment, stage: Stage) -> bool:
@@ -206,6 +210,7 @@ def _commit(experiment: Experiment, run: Run, round: Round, row: Row, rows: int)
 
 def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, Any]:
     """The final network, the cluster of every image and the final scores, in this order."""
+    chapter(AFTER)
     config, net = experiment.config, experiment.net
     adopt(net, progress.model)
     described = {
@@ -214,10 +219,12 @@ def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, A
         "encoder": name_of("encoder", config.encoder),
         "channels": str(experiment.images.images.shape[1]),
     }
-    save_state(run.model_file, select(progress.model, ("online",)), described)
-    extracted = experiment.scorer.extract(net.online)
-    assigned = experiment.scorer.assign(extracted)
-    write_atomically(run.assignments_file, assignments_csv(experiment.scorer.images, assigned))
-    scores = experiment.scorer.final(net.online, extracted)
-    run.write_json(run.scores_file.name, scores)
+    with timed("checkpoint"):
+        save_state(run.model_file, select(progress.model, ("online",)), described)
+    with timed("scoring"):
+        extracted = experiment.scorer.extract(net.online)
+        assigned = experiment.scorer.assign(extracted)
+        write_atomically(run.assignments_file, assignments_csv(experiment.scorer.images, assigned))
+        scores = experiment.scorer.final(net.online, extracted)
+        run.write_json(run.scores_file.name, scores)
     return scores
