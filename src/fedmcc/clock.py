@@ -3,9 +3,9 @@
 Time belongs to the innermost range it passes in, so that all parts add up to the wall clock.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from time import perf_counter
 
 REST = "rest"
 BEFORE, AFTER = "before", "after"  # the chapters around the stages
@@ -19,13 +19,13 @@ class Clock:
         self.chapter = BEFORE
         self._settle = settle  # waits for an accelerator, whose work goes on beside ours
         self._open = [REST]
-        self._since = time.perf_counter()
+        self._since = perf_counter()
 
     def mark(self) -> None:
         """Charge the time since the last mark to the range that is open."""
         if self._settle is not None:
             self._settle()
-        now, key = time.perf_counter(), (self.chapter, self._open[-1])
+        now, key = perf_counter(), (self.chapter, self._open[-1])
         self.seconds[key] = self.seconds.get(key, 0.0) + now - self._since
         self._since = now
 

@@ -65,7 +65,7 @@ def as_markdown(clock: Clock) -> str:
     lines = [
         f"# {clock.total:.1f} seconds",
         "",
-        "Seconds by part, and by stage; `before` and `after` are what comes before the first and after the last.",
+        "Seconds by part, and by stage; `before` and `after` are what comes before and after them.",
         "`rest` has no name of its own: starting, batching, building optimisers, drawing on the screen.",
         "",
         "| part | seconds | share | " + " | ".join(chapters) + " |",
