@@ -1,6 +1,6 @@
 """What registered clients cost: a thousand of which ten take part in a round, against ten that all do.
 
-python benchmarks/clients.py [--quick] [--clients 1000] [--rounds 20] [--repeats 3] [--engine embedded] [--json FILE]
+python benchmarks/clients.py [--quick] [--repeats 3] [--clients 1000] [--rounds 20] [--engine pool]
 """
 
 import argparse
@@ -13,10 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from measuring import fresh, parser, ratios, show, spread, write_json
-
 from fedmcc import config, experiment
 from fedmcc.assembly import prepare
+from measuring import fresh, parser, ratios, show, spread, write_json
 
 PARTICIPANTS = 10
 IMAGES = 32  # of each client

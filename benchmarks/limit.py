@@ -1,7 +1,7 @@
 """How much of what this machine can multiply a training step uses, on one thread and on two.
 
-The operations of the step's network, forward and backward, are counted by torch; the time is that of the whole
-step, views and optimiser included. The limit is the best of square matrix products of several sizes.
+The operations of the step's network, forward and backward, are counted by torch; the time is that of the
+whole step, views and optimiser included. The limit is the best of square matrix products of several sizes.
 
 python benchmarks/limit.py [--quick] [--repeats 5] [--json FILE]
 """
@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from measuring import Spread, in_turns, parser, show, spread, write_json
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedmcc.assembly import build_network
 from fedmcc.config import parse
 from fedmcc.training import pairs_of_views, train, trainable
+from measuring import Spread, in_turns, parser, show, spread, write_json
 
 SIZES = (256, 512, 1024, 2048)
 CASES = {"convnet": ("digits", 1, 28, 128), "resnet18": ("photo", 3, 32, 64)}

@@ -37,7 +37,7 @@ def ratios(a: Sequence[float], b: Sequence[float]) -> Spread:
 
 
 def in_turns(works: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each work, one after the other so that all meet the same machine; the first turn warms up."""
+    """Seconds of each work, in turns so that all meet the same machine; the first turn warms up."""
     taken: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(repeats + 1):
         for name, work in works.items():

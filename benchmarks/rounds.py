@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from measuring import Spread, begin_peak, fresh, high_water, parser, ratios, show, spread, write_json
 
 from fedmcc import config, experiment
 from fedmcc.assembly import build_network, prepare
 from fedmcc.clock import measuring
 from fedmcc.memory import in_use
 from fedmcc.states import bytes_of, detached, select, weighted_average
+from measuring import Spread, begin_peak, fresh, high_water, parser, ratios, show, spread, write_json
 
 TRAINING = ("views", "forward", "loss", "backward", "optimiser", "after step")
 OVERHEAD = ("messages", "receive", "reply", "admission", "averaging", "checkpoint", "rest")

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from measuring import in_turns, parser, ratios, show, spread, write_json
 from torch import Tensor
 
 from fedmcc.assembly import build_network
@@ -18,6 +17,7 @@ from fedmcc.config import parse
 from fedmcc.losses import Quartet
 from fedmcc.networks.momentum import MomentumPair
 from fedmcc.training import pairs_of_views, train, trainable
+from measuring import in_turns, parser, ratios, show, spread, write_json
 
 
 class Case(NamedTuple):

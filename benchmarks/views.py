@@ -9,10 +9,10 @@ from math import atan, degrees
 
 import kornia.augmentation as kornia
 import torch
-from measuring import in_turns, parser, ratios, show, spread, write_json
 from torch import nn
 
 from fedmcc.views import PRESETS, Views
+from measuring import in_turns, parser, ratios, show, spread, write_json
 
 BATCH = 256
 
