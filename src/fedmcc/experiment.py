@@ -203,9 +203,10 @@ def _has_head(experiment: Experiment, stage: Stage) -> bool:
 
 def _commit(experiment: Experiment, run: Run, round: Round, row: Row, rows: int) -> None:
     run.log(row)
-    states = experiment.engine.states
-    changed = ((update.client, states[update.client]) for update in round.updates)
-    states.filed(save_progress(run, round.progress, rows, changed).clients)
+    states, clients = experiment.engine.states, [update.client for update in round.updates]
+    changed = ((client, states[client]) for client in clients)
+    saved = save_progress(run, round.progress, rows, changed)
+    states.filed({client: saved.clients[client] for client in clients})
 
 
 def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, Any]:
