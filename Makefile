@@ -32,7 +32,7 @@ check: $(READY)  ## format, lint, types, layers
 bench: $(READY)  ## measure speed, as ratios within one run, into results/benchmarks.md
 	$(BIN)/python benchmarks/all.py
 
-bench-memory: $(READY)  ## measure peak memory against the batch size, ten minutes
+bench-memory: $(READY)  ## measure peak memory against the batch size, takes longest
 	$(BIN)/python benchmarks/memory.py
 
 lock:  ## choose versions anew and write requirements.lock (torch stays at its pin)
