@@ -4,10 +4,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench lock clean
+.PHONY: help install demo test check bench bench-memory lock clean
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
 
 install: $(READY)  ## make .venv with fedmcc, its extras and all tools
 
@@ -29,11 +29,11 @@ check: $(READY)  ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache > .venv/layers.txt || (cat .venv/layers.txt; exit 1)
 
-bench: $(READY)  ## measure speed, as ratios within one run
-	$(BIN)/python benchmarks/startup.py
-	$(BIN)/python benchmarks/step.py
-	$(BIN)/python benchmarks/views.py
-	$(BIN)/python benchmarks/clients.py
+bench: $(READY)  ## measure speed, as ratios within one run, into results/benchmarks.md
+	$(BIN)/python benchmarks/all.py
+
+bench-memory: $(READY)  ## measure peak memory against the batch size, takes longest
+	$(BIN)/python benchmarks/memory.py
 
 lock:  ## choose versions anew and write requirements.lock (torch stays at its pin)
 	rm -rf .venv && $(PYTHON) -m venv .venv

@@ -1,6 +1,6 @@
 """What registered clients cost: a thousand of which ten take part in a round, against ten that all do.
 
-python benchmarks/clients.py [--clients 1000] [--rounds 20] [--repeats 3] [--engine embedded] [--json FILE]
+python benchmarks/clients.py [--quick] [--repeats 3] [--clients 1000] [--rounds 20] [--engine pool]
 """
 
 import argparse
@@ -8,7 +8,6 @@ import itertools
 import json
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from fedmcc import config, experiment
 from fedmcc.assembly import prepare
+from measuring import fresh, parser, ratios, show, spread, write_json
 
 PARTICIPANTS = 10
 IMAGES = 32  # of each client
@@ -30,39 +30,35 @@ def main() -> None:
         return
     few, many = [], []
     for _ in range(options.repeats):
-        few.append(fresh(PARTICIPANTS, options))
-        many.append(fresh(options.clients, options))
-    row = {"clients": options.clients, "participants": PARTICIPANTS, "rounds": options.rounds}
-    print(f"{'':>24} {PARTICIPANTS:>9} {options.clients:>9} {'ratio':>6}   clients; {PARTICIPANTS} take part")
+        few.append(in_a_process(PARTICIPANTS, options))
+        many.append(in_a_process(options.clients, options))
+    rows, figures = [], {"clients": options.clients, "participants": PARTICIPANTS, "rounds": options.rounds}
     for name in ("seconds_per_round", "peak_megabytes"):
-        a, b = (statistics.median(each[name] for each in runs) for runs in (few, many))
-        row |= {name: [a, b], f"{name}_ratio": b / a}
-        print(f"{name:>24} {a:9.3f} {b:9.3f} {b / a:6.2f}")
-    if options.json:
-        options.json.write_text(json.dumps(row, indent=2))
+        a, b = ([each[name] for each in runs] for runs in (few, many))
+        figures |= {name: [a, b]}
+        rows.append([name.replace("_", " "), spread(a).text(3), spread(b).text(3), ratios(b, a).text()])
+    show((f"{PARTICIPANTS} take part", f"of {PARTICIPANTS}", f"of {options.clients}", "ratio"), rows)
+    write_json(options.json, figures)
 
 
 def read_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clients", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--engine", default="embedded")
-    parser.add_argument("--memory", default="1GB", help="for what clients remember")
-    parser.add_argument("--width", type=int, default=16, help="of the encoder")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    made = parser(__doc__, repeats=3, quick=1)
+    made.add_argument("--clients", type=int, default=1000)
+    made.add_argument("--rounds", type=int, default=20)
+    made.add_argument("--engine", default="embedded")
+    made.add_argument("--memory", default="1GB", help="for what clients remember")
+    made.add_argument("--width", type=int, default=16, help="of the encoder")
+    made.add_argument("--measure", type=int, help=argparse.SUPPRESS)
+    return made.parse_args()
 
 
-def fresh(clients: int, options: argparse.Namespace) -> dict[str, float]:
+def in_a_process(clients: int, options: argparse.Namespace) -> dict[str, float]:
     """The figures of so many clients in a process of their own."""
-    words = [sys.executable, __file__, "--measure", str(clients)]
+    words = ["--measure", clients]
     for name in ("rounds", "engine", "memory", "width"):
-        words += [f"--{name}", str(getattr(options, name))]
-    done = subprocess.run(words, stdout=subprocess.PIPE, check=True, text=True)
-    return json.loads(done.stdout)
+        words += [f"--{name}", getattr(options, name)]
+    return fresh(__file__, *words)
 
 
 def measure(clients: int, options: argparse.Namespace) -> dict[str, float]:

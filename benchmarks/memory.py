@@ -1,18 +1,18 @@
 """Peak memory and time of a step against the batch size: plain, in chunks, and with gradient checkpointing.
 
-python benchmarks/memory.py [--batches 64 128 ... 4096] [--chunk 64] [--threads 1] [--json FILE] [--plot FILE]
+python benchmarks/memory.py [--quick] [--repeats 5] [--chunk 64] [--threads 1] [--json FILE] [--plot FILE]
 
 The representation stage of fedmcc with group normalisation on images of 3x32x32. Each figure is from a fresh
 process; memory is the peak above what the process had, images and network included, before its first step.
+The two that matter, growth with the batch and time against plain, are medians of several processes in turns.
 """
 
 import argparse
 import functools
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,12 +26,21 @@ from fedmcc.networks import ENCODERS
 from fedmcc.networks.initialise import initialise
 from fedmcc.training import Training, drawn_pairs, train, trainable
 from fedmcc.views import preset
+from measuring import begin_peak, fresh, high_water, parser, ratios, show, spread, write_json
 
 MODES = ("plain", "chunked", "checkpointed")
-ENCODER_BATCHES = {"convnet": (64, 128, 256, 512, 1024, 2048, 4096), "resnet18": (64, 128, 512, 4096)}
-TOO_LONG = ("resnet18", "checkpointed", 4096)  # minutes, and nothing new: memory grows in proportion
+SWEPT = {
+    "convnet": (64, 256, 1024, 4096),
+    "resnet18": (64, 256),
+}  # once; beyond it memory grows in proportion
+GROWTH = {
+    "convnet": (128, 4096),
+    "resnet18": (128, 4096),
+}  # batches of which the memory in chunks is compared
+TIMED = {"convnet": 512, "resnet18": 128}  # batch of which the time is compared
+FEWER = {"resnet18": 3}  # repeats at most: a batch of 4096 takes most of a minute
 Rows = dict[int, dict[str, float]]
-Figures = dict[str, dict[str, Rows]]
+Figures = dict[str, Any]
 CPU = torch.device("cpu")
 
 
@@ -42,40 +51,62 @@ def main() -> None:
     if options.measure:
         print(json.dumps(measure(*options.measure[:2], int(options.measure[2]), options.chunk)))
         return
-    figures: Figures = {}
+    figures: Figures = {"growth": {}, "time": {}, "sweep": {}}
     for encoder in options.encoders:
-        batches = options.batches or ENCODER_BATCHES[encoder]
-        figures[encoder] = {
-            mode: {n: fresh(encoder, mode, n, options) for n in batches if (encoder, mode, n) != TOO_LONG}
-            for mode in MODES
+        repeats = min(options.repeats, FEWER.get(encoder, options.repeats))
+        figures["growth"][encoder] = growth(encoder, repeats, options)
+        figures["time"][encoder] = against_plain(encoder, repeats, options)
+    for encoder in options.encoders:
+        figures["sweep"][encoder] = {
+            mode: {n: alone(encoder, mode, n, options) for n in SWEPT[encoder]} for mode in MODES
         }
-        show(encoder, figures[encoder])
+        show_sweep(encoder, figures["sweep"][encoder])
     show_losses()
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    write_json(options.json, figures)
     if options.plot:
-        options.plot.write_text(drawing(figures))
+        options.plot.write_text(drawing(figures["sweep"]))
 
 
 def read_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--encoders", nargs="+", default=list(ENCODER_BATCHES))
-    parser.add_argument("--batches", nargs="+", type=int)
-    parser.add_argument("--chunk", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--plot", type=Path, help="draw the peaks into this SVG file")
-    parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    made = parser(__doc__, repeats=5, quick=2)
+    made.add_argument("--encoders", nargs="+", default=list(SWEPT), choices=list(SWEPT))
+    made.add_argument("--chunk", type=int, default=64)
+    made.add_argument("--threads", type=int, default=1)
+    made.add_argument("--plot", type=Path, help="draw the peaks into this SVG file")
+    made.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
+    return made.parse_args()
 
 
-def fresh(encoder: str, mode: str, batch: int, options: argparse.Namespace) -> dict[str, float]:
+def growth(encoder: str, repeats: int, options: argparse.Namespace) -> dict[int, list[float]]:
+    """Megabytes of chunked steps at a small and a large batch, in turns."""
+    small, large = GROWTH[encoder]
+    found: dict[int, list[float]] = {small: [], large: []}
+    for _ in range(repeats):
+        for n in found:
+            found[n].append(alone(encoder, "chunked", n, options)["megabytes"])
+    both = [spread(found[n]).text(0) for n in (small, large)]
+    headings = (f"{encoder} in chunks of {options.chunk}, MB", f"batch {small}", f"batch {large}", "growth")
+    show(headings, [[f"median of {repeats}", *both, ratios(found[large], found[small]).text()]])
+    return found
+
+
+def against_plain(encoder: str, repeats: int, options: argparse.Namespace) -> dict[str, list[float]]:
+    """Milliseconds per image of a plain and a chunked step, in turns."""
+    batch, found = TIMED[encoder], {"plain": [], "chunked": []}
+    for _ in range(repeats):
+        for mode, taken in found.items():
+            taken.append(alone(encoder, mode, batch, options)["ms_per_image"])
+    both = [spread(found[mode]).text() for mode in found]
+    headings = (f"{encoder}, batch {batch}, ms per image", *found, "ratio")
+    show(headings, [[f"median of {repeats}", *both, ratios(found["chunked"], found["plain"]).text()]])
+    return found
+
+
+def alone(encoder: str, mode: str, batch: int, options: argparse.Namespace) -> dict[str, float]:
     """The figures of one combination in a process of its own."""
-    words = [sys.executable, __file__, "--measure", encoder, mode, str(batch)]
-    words += ["--chunk", str(options.chunk), "--threads", str(options.threads)]
-    done = subprocess.run(words, stdout=subprocess.PIPE, check=True, text=True)
-    return json.loads(done.stdout)
+    words = ("--measure", encoder, mode, batch, "--chunk", options.chunk, "--threads", options.threads)
+    return fresh(__file__, *words)
 
 
 def measure(encoder: str, mode: str, batch: int, chunk: int) -> dict[str, float]:
@@ -90,19 +121,13 @@ def measure(encoder: str, mode: str, batch: int, chunk: int) -> dict[str, float]
     stage, training = method.stages()[0], Training(chunk=chunk if mode == "chunked" else None)
     optimizer = training.build_optimizer(trainable(net, stage))
     idle, draw, views = in_use(CPU), torch.Generator().manual_seed(0), preset("photo")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    begin_peak()
     seconds: list[float] = []
     for n in [min(batch, 64)] + [batch] * (1 if batch > 256 else 3):  # the first warms up
         start = time.perf_counter()
         list(train(net, stage, drawn_pairs(images[:n], views, n, draw, CPU), optimizer, training.chunks(n)))
         seconds.append(time.perf_counter() - start)
     return {"megabytes": (high_water() - idle) / 2**20, "ms_per_image": 1e3 * min(seconds[1:]) / batch}
-
-
-def high_water() -> int:
-    """The peak of this process, in bytes (Linux)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 
 
 def keep_little(encoder: torch.nn.Module) -> None:
@@ -112,20 +137,26 @@ def keep_little(encoder: torch.nn.Module) -> None:
         stage.forward = functools.partial(checkpoint, stage.forward, use_reentrant=False)
 
 
-def show(encoder: str, rows: dict[str, Rows]) -> None:
+def show_sweep(encoder: str, rows: dict[str, Rows]) -> None:
     """A table of one encoder."""
-    print(f"\n| {encoder}, batch | " + " | ".join(f"{mode}, MB | ms per image" for mode in MODES) + " |")
-    print("|---" * (1 + 2 * len(MODES)) + "|")
-    for n in rows["plain"]:
-        found = [rows[mode].get(n) for mode in MODES]
-        cells = [f"{x['megabytes']:.0f} | {x['ms_per_image']:.2f}" if x else "– | –" for x in found]
-        print(f"| {n} | " + " | ".join(cells) + " |", flush=True)
+    headings = [f"{encoder}, batch", *(words for mode in MODES for words in (f"{mode}, MB", "ms per image"))]
+    cells = [
+        [
+            str(n),
+            *(
+                f"{rows[mode][n][key]:.{digits}f}"
+                for mode in MODES
+                for key, digits in (("megabytes", 0), ("ms_per_image", 2))
+            ),
+        ]
+        for n in rows["plain"]
+    ]
+    show(headings, cells)
 
 
 def show_losses() -> None:
     """Milliseconds of the contrastive loss of 128 numbers per image and its gradient, at their fastest."""
-    print("\n| loss and gradient, batch | dense autograd, ms | autograd in blocks | closed form in blocks |")
-    print("|---|---|---|---|")
+    rows = []
     for n in (256, 1024, 4096):
         u, v = torch.randn(2, n, 128, generator=torch.Generator().manual_seed(0)).requires_grad_()
         losses = (
@@ -133,7 +164,14 @@ def show_losses() -> None:
             functools.partial(contrast_by_autograd, u, v, Form(0.5)),
             functools.partial(contrast_by_closed_form, u, v, Form(0.5)),
         )
-        print(f"| {n} | " + " | ".join(f"{1e3 * quickest(loss, (u, v)):.1f}" for loss in losses) + " |")
+        rows.append([str(n), *(f"{1e3 * quickest(loss, (u, v)):.1f}" for loss in losses)])
+    headings = (
+        "loss and gradient, batch",
+        "dense autograd, ms",
+        "autograd in blocks",
+        "closed form in blocks",
+    )
+    show(headings, rows)
 
 
 def quickest(loss: functools.partial[torch.Tensor], inputs: tuple[torch.Tensor, ...]) -> float:
@@ -146,7 +184,7 @@ def quickest(loss: functools.partial[torch.Tensor], inputs: tuple[torch.Tensor, 
     return min(found)
 
 
-def drawing(figures: Figures) -> str:
+def drawing(figures: dict[str, dict[str, Rows]]) -> str:
     """Peaks against batch sizes, both on logarithmic scales, as SVG."""
     colours = dict(zip(MODES, ("#b03a2e", "#1f618d", "#7d6608"), strict=True))
     parts = [

@@ -1,13 +1,13 @@
 """How long the program takes to answer, and the package to be imported, each in fresh processes in turns.
 
-python benchmarks/startup.py [--repeats 9]
+python benchmarks/startup.py [--quick] [--repeats 9] [--json FILE]
 """
 
-import argparse
-import statistics
+import functools
 import subprocess
 import sys
-import time
+
+from measuring import in_turns, parser, show, spread, write_json
 
 CASES = {
     "python -c pass": ("-c", "pass"),
@@ -20,25 +20,22 @@ CASES = {
 
 def main() -> None:
     """Print the median of each, and what it takes beyond Python itself."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=9)
-    repeats = parser.parse_args().repeats
-    taken: dict[str, list[float]] = {name: [] for name in CASES}
-    for _ in range(repeats):
-        for name, words in CASES.items():
-            taken[name].append(seconds(words))
-    nothing = statistics.median(taken["python -c pass"])
-    print(f"{'':>18} {'seconds':>8} {'beyond Python':>14}   median of {repeats}")
+    options = parser(__doc__, repeats=9, quick=3).parse_args()
+    taken = in_turns(
+        {name: functools.partial(start, words) for name, words in CASES.items()}, options.repeats
+    )
+    nothing = taken["python -c pass"]
+    rows = []
     for name, times in taken.items():
-        middle = statistics.median(times)
-        print(f"{name:>18} {middle:8.3f} {middle - nothing:14.3f}")
+        beyond = spread([own - bare for own, bare in zip(times, nothing, strict=True)])
+        rows.append([f"`{name}`", spread(times).text(3), beyond.text(3)])
+    show(("a fresh process", "seconds", "beyond Python"), rows)
+    write_json(options.json, taken)
 
 
-def seconds(words: tuple[str, ...]) -> float:
-    """How long a process takes."""
-    start = time.perf_counter()
+def start(words: tuple[str, ...]) -> None:
+    """Let a process begin and end."""
     subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

@@ -2,16 +2,11 @@
 
 The bare network is two online passes forward and backward and two target passes forward, on ready tensors.
 
-python benchmarks/step.py [--threads 1] [--repeats 7] [--json FILE]
+python benchmarks/step.py [--quick] [--threads 1] [--repeats 7] [--json FILE]
 """
 
-import argparse
-import json
-import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +17,7 @@ from fedmcc.config import parse
 from fedmcc.losses import Quartet
 from fedmcc.networks.momentum import MomentumPair
 from fedmcc.training import pairs_of_views, train, trainable
+from measuring import in_turns, parser, ratios, show, spread, write_json
 
 
 class Case(NamedTuple):
@@ -45,48 +41,26 @@ PARTS = ("views", "loss", "optimiser", "target")
 
 def main() -> None:
     """Measure every case and print a row for each."""
-    options = read_options()
+    made = parser(__doc__, repeats=7, quick=3)
+    made.add_argument("--threads", type=int, default=1)
+    options = made.parse_args()
     torch.set_num_threads(options.threads)
-    print(f"{options.threads} threads, median of {options.repeats}; shares of the bare network's time in %")
-    print(f"{'case':>22} {'bare ms':>9} {'step ms':>9} {'beyond %':>9} (quartiles)    " + " ".join(PARTS))
-    rows = [measure(case, options.repeats) for case in CASES]
-    for row in rows:
-        low, middle, high = row["beyond"]
-        shares = " ".join(f"{row[part]:{len(part)}.1f}" for part in PARTS)
-        times = f"{row['bare']:9.1f} {row['step']:9.1f}"
-        print(f"{row['case']:>22} {times} {middle:9.1f} ({low:.1f} to {high:.1f})  {shares}")
-    if options.json:
-        options.json.write_text(json.dumps({"threads": options.threads, "cases": rows}, indent=2))
+    print(f"{options.threads} threads; shares of the bare network's time in %, median (quartiles)")
+    taken = {
+        f"{case.encoder} {case.size} px, {case.batch}": in_turns(workload(case), options.repeats)
+        for case in CASES
+    }
+    show(("step", "bare, ms", "whole, ms", "beyond, %", *PARTS), [row(*pair) for pair in taken.items()])
+    write_json(options.json, {"threads": options.threads, "seconds": taken})
 
 
-def read_options() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    return parser.parse_args()
-
-
-def measure(case: Case, repeats: int) -> dict[str, Any]:
+def row(name: str, taken: dict[str, list[float]]) -> list[str]:
     """Milliseconds of a bare step and of a whole one, and what the parts take of the bare one, in percent."""
-    works = workload(case)
-    taken: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(repeats + 1):
-        for name, work in works.items():
-            start = time.perf_counter()
-            work()
-            taken[name].append(time.perf_counter() - start)
-    rest = {name: times[1:] for name, times in taken.items()}
-    bare = statistics.median(rest["bare"])
-    beyond = [100 * (step / alone - 1) for step, alone in zip(rest["step"], rest["bare"], strict=True)]
-    shares = {part: 100 * statistics.median(rest[part]) / bare for part in PARTS}
-    times = {"bare": 1000 * bare, "step": 1000 * statistics.median(rest["step"])}
-    return {
-        "case": f"{case.encoder} {case.size} px, {case.batch}",
-        **times,
-        "beyond": statistics.quantiles(beyond),
-    } | shares
+    bare, whole = spread(taken["bare"]), spread(taken["step"])
+    low, middle, high = (100 * (ratio - 1) for ratio in ratios(taken["step"], taken["bare"]))
+    shares = [f"{100 * spread(taken[part]).median / bare.median:.1f}" for part in PARTS]
+    times = [bare.text(1, 1000), whole.text(1, 1000)]
+    return [name, *times, f"{middle:.1f} ({low:.1f}–{high:.1f})", *shares]
 
 
 def workload(case: Case) -> dict[str, Callable[[], object]]:

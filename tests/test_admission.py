@@ -131,3 +131,24 @@ def test_the_order_of_arrival_does_not_matter():
 
 def test_no_update_is_no_error():
     assert _judge([]) == ((), ())
+
+
+def test_judging_leaves_weights_in_double_precision_as_they_came():
+    sent = {"a": torch.zeros(2, 3, dtype=torch.float64)}
+    stage = replace(STAGE, shared=("a",))
+    updates = [
+        Update(client, "joint", 3, 7, 0.5, {"a": torch.ones(2, 3, dtype=torch.float64)})
+        for client in range(3)
+    ]
+    sent["a"].fill_(5.0)
+    expect(stage, [Task(client, "joint", 3, sent) for client in range(3)], 10.0).judge(updates)
+    assert all(torch.equal(update.weights["a"], torch.ones(2, 3).double()) for update in updates)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_single_number_that_is_none_is_found_anywhere(value, kind):
+    weights = torch.zeros(4, 5, dtype=kind)
+    weights[2, 3] = value
+    admitted = _judge([_update(0, extras={"mean": weights}), _update(1, extras={"mean": torch.zeros(0)})])
+    assert _clients(admitted) == ([1], [0])

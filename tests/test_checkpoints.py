@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedmcc import checkpoints, tensorfiles
+from fedmcc import checkpoints, files, tensorfiles
 from fedmcc.checkpoints import (
     load_metadata,
     load_network,
@@ -105,7 +105,7 @@ def test_only_changed_clients_are_written_and_only_named_files_stay(run):
 @pytest.mark.parametrize("crash", range(1, 6))
 def test_a_crash_at_any_write_leaves_the_moment_before(run, monkeypatch, crash):
     _save(run, _moment(1, 0.25))
-    write, calls = checkpoints.write_atomically, []
+    write, calls = files.write_flushed, []
 
     def dying(path, content):
         calls.append(path)
@@ -113,8 +113,8 @@ def test_a_crash_at_any_write_leaves_the_moment_before(run, monkeypatch, crash):
             raise KeyboardInterrupt
         write(path, content)
 
-    monkeypatch.setattr(checkpoints, "write_atomically", dying)
-    monkeypatch.setattr(tensorfiles, "write_atomically", dying)
+    monkeypatch.setattr(files, "write_flushed", dying)
+    monkeypatch.setattr(tensorfiles, "write_flushed", dying)
     with pytest.raises(KeyboardInterrupt):
         _save(run, _moment(2, 0.5))
     assert _found(run) == _numbers(*_moment(1, 0.25))
@@ -225,3 +225,17 @@ def test_a_checkpoint_of_another_architecture_is_refused_and_changes_nothing(tmp
     with pytest.raises(InputError, match="is of another architecture: .*" + sentence):
         load_network(net, path)
     assert torch.equal(net.online.weight.detach(), before)
+
+
+def test_all_files_of_a_moment_are_on_disk_before_the_list_that_names_them(run, monkeypatch):
+    flush, write, order = files.flush_folder, files.write_flushed, []
+    monkeypatch.setattr(tensorfiles, "flush_folder", lambda path: (order.append("flushed"), flush(path)))
+
+    def noting(path, content):
+        order.append(path.name.split("-")[0])
+        write(path, content)
+
+    monkeypatch.setattr(files, "write_flushed", noting)
+    monkeypatch.setattr(tensorfiles, "write_flushed", noting)
+    _save(run, _moment(1, 0.25))
+    assert order == ["model", "extras", "client", "client", "flushed", "progress.json"]

@@ -131,3 +131,25 @@ def test_distance_is_the_mean_over_tensors_of_their_euclidean_distance():
     b = {"x": torch.zeros(2, 2), "y": torch.tensor([-2.0]), "z": torch.ones(9)}
     assert distance(a, b) == pytest.approx((5 + 3) / 2)
     assert distance(a, a) == 0.0
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_an_average_in_blocks_has_the_bits_of_one_sum_over_whole_tensors(monkeypatch, layout):
+    monkeypatch.setattr("fedmcc.states.BLOCK", 50)
+    draw = torch.Generator().manual_seed(0)
+    states = [{"w": torch.randn(7, 5, 3, 3, generator=draw).to(memory_format=layout)} for _ in range(4)]
+    weights = [3.0, 1.0, 0.5, 7.0]
+    expected = torch.zeros(7, 5, 3, 3, dtype=torch.float64)
+    for state, weight in zip(states, weights, strict=True):
+        expected.add_(state["w"], alpha=weight / 11.5)
+    found = weighted_average(states, weights)["w"]
+    assert torch.equal(found, expected.float())
+    assert found.stride() == states[0]["w"].stride()
+
+
+def test_adopting_another_shape_is_an_error_and_changes_nothing():
+    net = nn.Linear(2, 2)
+    before = detached(net.state_dict())
+    with pytest.raises(ValueError, match=r"weight is \(1, 2\), not \(2, 2\)"):
+        adopt(net, {"bias": torch.zeros(2), "weight": torch.zeros(1, 2)})
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())

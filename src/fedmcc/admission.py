@@ -106,9 +106,15 @@ def _unlike(weights: State, expected: State) -> str:
 
 def _broken(state: State) -> str:
     for name, value in state.items():
-        if not torch.isfinite(value).all():
+        if not _is_finite(value):
             return f"Its {name:.80} is not finite."
     return ""
+
+
+def _is_finite(value: Tensor) -> bool:
+    """Whether no number is infinite or nan; the extremes tell it in one pass, and nan is both of them."""
+    extremes = value.aminmax() if value.is_floating_point() and value.numel() else (value,)
+    return all(bool(torch.isfinite(extreme).all()) for extreme in extremes)
 
 
 def _answered_once(updates: Sequence[Update]) -> list[str]:
@@ -121,9 +127,10 @@ def _answered_once(updates: Sequence[Update]) -> list[str]:
 
 def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     """The Euclidean distance of all floating numbers together."""
-    squares = [
-        (value.double() - b[name].double()).square().sum().item()
-        for name, value in a.items()
-        if value.is_floating_point()
-    ]
-    return math.sqrt(sum(squares))
+    return math.hypot(
+        *(
+            torch.linalg.vector_norm(value.to(torch.float64, copy=True).sub_(b[name])).item()
+            for name, value in a.items()
+            if value.is_floating_point()
+        )
+    )

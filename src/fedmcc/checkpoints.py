@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from fedmcc.federation import Progress
 from fedmcc.files import write_atomically
 from fedmcc.runs import Run
 from fedmcc.states import State, adopt
-from fedmcc.tensorfiles import load_metadata, load_shapes, load_state, save_state
+from fedmcc.tensorfiles import load_metadata, load_shapes, load_state, save_state, save_states
 
 __all__ = [
     "Saved",
@@ -65,11 +65,15 @@ def save_progress(run: Run, progress: Progress, rows: int, changed: Iterable[tup
     folder = run.resume_folder
     moment = f"{progress.stage}-{progress.round:06}.safetensors"
     files = dict(_listing(run).get("clients", {}))
-    for client, state in changed:
-        files[str(client)] = f"client-{client}-{moment}"
-        save_state(folder / files[str(client)], state)
-    save_state(folder / f"model-{moment}", progress.model)
-    save_state(folder / f"extras-{moment}", progress.extras)
+
+    def new() -> Iterator[tuple[str, State]]:
+        yield f"model-{moment}", progress.model
+        yield f"extras-{moment}", progress.extras
+        for client, state in changed:
+            files[str(client)] = f"client-{client}-{moment}"
+            yield files[str(client)], state
+
+    save_states(folder, new())
     listing: dict[str, Any] = {
         "stage": progress.stage,
         "round": progress.round,

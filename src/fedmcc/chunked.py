@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedmcc.clock import timed
 from fedmcc.errors import InputError
 from fedmcc.losses import in_blocks
 from fedmcc.methods.base import Stage
@@ -148,7 +149,7 @@ class _Passes:
             statistics.next_chunk()
             tape = Tape(next(self.net.parameters()).device)
             # The first chunk has a graph, which tells what a gradient reaches and is dropped.
-            with tape.recording(), torch.set_grad_enabled(not kept.tapes):
+            with timed("forward"), tape.recording(), torch.set_grad_enabled(not kept.tapes):
                 part = self.stage.represent(self.net, *self.pair[rows])
             kept.add(part, rows, tape)
             del part  # and with it the graph
@@ -157,11 +158,12 @@ class _Passes:
     def second(self, kept: _Kept, used: list[bool]) -> None:
         """Every chunk again, and its part of the gradient; outputs take back the place of their alphas."""
         for rows, tape in zip(self.chunks, kept.tapes, strict=True):
-            with tape.replay():
+            with timed("forward"), tape.replay():
                 part = self.stage.represent(self.net, *self.pair[rows])
             pairs = zip(part, kept.outputs, used, strict=True)
             ends = [(output, alphas[rows]) for output, alphas, is_used in pairs if is_used]
-            torch.autograd.backward([output for output, _ in ends], [alpha for _, alpha in ends])
+            with timed("backward"):
+                torch.autograd.backward([output for output, _ in ends], [alpha for _, alpha in ends])
             for output, alpha in ends:
                 alpha.copy_(output.detach())
             del part, ends, output  # and with them the graph
@@ -173,7 +175,7 @@ def _turn_to_alphas(stage: Stage, kept: _Kept, closed_form: bool) -> tuple[Tenso
         output.detach().requires_grad_(reached)
         for output, reached in zip(kept.outputs, kept.reached, strict=True)
     ]
-    with in_blocks(closed_form):
+    with timed("loss"), in_blocks(closed_form):
         loss = stage.loss(_like(kept.outputs, leaves))
         loss.backward()  # type: ignore[no-untyped-call]
     for output, leaf in zip(kept.outputs, leaves, strict=True):

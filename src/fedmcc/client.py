@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmcc.clock import timed
 from fedmcc.data.base import Images
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Memory, Stage
@@ -38,11 +39,12 @@ class Client:
 
         `net` is a workbench: `state` is loaded into it first. Returns the reply and the new state.
         """
-        task = task.unpacked()
-        adopt(net, below("net", state))
-        memory = below(f"memory.{stage.name}", state)
-        memory["samples"] = torch.tensor(len(self.images))
-        stage.receive(net, task, memory)
+        with timed("receive"):
+            task = task.unpacked()
+            adopt(net, below("net", state))
+            memory = below(f"memory.{stage.name}", state)
+            memory["samples"] = torch.tensor(len(self.images))
+            stage.receive(net, task, memory)
         parameters = trainable(net, stage)
         optimizer, losses = None, []
         if parameters:
@@ -54,7 +56,8 @@ class Client:
             for loss in train(net, stage, self._pairs(net, stage, task), optimizer, chunks):
                 losses.append(loss)
                 yield Step(self.index, loss, self._batch_size)
-        return self._reply(net, stage, task, losses), self._remember(net, stage, memory, optimizer)
+        with timed("reply"):
+            return self._reply(net, stage, task, losses), self._remember(net, stage, memory, optimizer)
 
     @property
     def images_per_epoch(self) -> int:

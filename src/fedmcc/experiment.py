@@ -14,6 +14,7 @@ import numpy as np
 from fedmcc.assembly import Experiment, prepare, share_out
 from fedmcc.assignments import assignments_csv
 from fedmcc.checkpoints import Saved, load_progress, load_shapes, save_progress, save_state
+from fedmcc.clock import AFTER, chapter, timed
 from fedmcc.config import Config, dump, name_of
 from fedmcc.errors import InputError
 from fedmcc.federation import Policy, Progress, Round, RoundFailedError, rounds
@@ -88,13 +89,15 @@ def _train(experiment: Experiment, run: Run) -> Generator[Step | Scored, None, P
         progress, rows = _pick_up(experiment, run)
         policy = experiment.policy(_secret(experiment, run, rows))
         for stage in _remaining(experiment.stages, progress):
+            chapter(stage.name)
             for event in _rounds(experiment, run, stage, progress, policy):
                 if isinstance(event, Step):
                     yield event
                     continue
                 progress, rows = event.progress, rows + 1
                 row = _row(experiment, stage, event) | _privacy(experiment, rows)
-                _commit(experiment, run, event, row, rows)
+                with timed("checkpoint"):
+                    _commit(experiment, run, event, row, rows)
                 yield Scored(row, stage.rounds)
     return progress
 
@@ -212,10 +215,11 @@ def _scores(experiment: Experiment, stage: Stage, progress: Progress) -> dict[st
     last = number == stage.rounds
     if not last and number % options.every:
         return {}
-    adopt(experiment.net, progress.model)
     due = options.kmeans_every > 0 and number % options.kmeans_every == 0
     with_kmeans = bool(stage.trained) and (last or due)  # features stay as they were where nothing is trained
-    return experiment.scorer.round(experiment.net.online, _has_head(experiment, stage), with_kmeans)
+    with timed("scoring"):
+        adopt(experiment.net, progress.model)
+        return experiment.scorer.round(experiment.net.online, _has_head(experiment, stage), with_kmeans)
 
 
 def _has_head(experiment: Experiment, stage: Stage) -> bool:
@@ -226,13 +230,15 @@ def _has_head(experiment: Experiment, stage: Stage) -> bool:
 
 def _commit(experiment: Experiment, run: Run, round: Round, row: Row, rows: int) -> None:
     run.log(row)
-    states = experiment.engine.states
-    changed = ((update.client, states[update.client]) for update in round.updates)
-    states.filed(save_progress(run, round.progress, rows, changed).clients)
+    states, clients = experiment.engine.states, [update.client for update in round.updates]
+    changed = ((client, states[client]) for client in clients)
+    saved = save_progress(run, round.progress, rows, changed)
+    states.filed({client: saved.clients[client] for client in clients})
 
 
 def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, Any]:
     """The final network, the cluster of every image and the final scores, in this order."""
+    chapter(AFTER)
     config, net = experiment.config, experiment.net
     adopt(net, progress.model)
     described = {
@@ -241,11 +247,13 @@ def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, A
         "encoder": name_of("encoder", config.encoder),
         "channels": str(experiment.images.images.shape[1]),
     }
-    save_state(run.model_file, select(progress.model, ("online",)), described)
-    extracted = experiment.scorer.extract(net.online)
-    assigned = experiment.scorer.assign(extracted)
-    write_atomically(run.assignments_file, assignments_csv(experiment.scorer.images, assigned))
-    scores = experiment.scorer.final(net.online, extracted)
-    run.write_json(run.scores_file.name, scores)
+    with timed("checkpoint"):
+        save_state(run.model_file, select(progress.model, ("online",)), described)
+    with timed("scoring"):
+        extracted = experiment.scorer.extract(net.online)
+        assigned = experiment.scorer.assign(extracted)
+        write_atomically(run.assignments_file, assignments_csv(experiment.scorer.images, assigned))
+        scores = experiment.scorer.final(net.online, extracted)
+        run.write_json(run.scores_file.name, scores)
     run.secret_file.unlink(missing_ok=True)  # with it, noise could be subtracted again
     return scores

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from fedmcc.admission import Refused, expect
+from fedmcc.clock import timed
 from fedmcc.errors import InputError
 from fedmcc.messages import Task, Update, pack, unpack
 from fedmcc.methods.base import Stage
@@ -175,8 +176,10 @@ class _Server:
             drawn = self.policy.draw(self.clients, self.stage.name, progress.round + 1, len(attempts) + 1)
             attempts.append((yield from self._attempt(progress, drawn, traffic)))
         updates = attempts[-1].updates
+        with timed("averaging"):
+            advanced = _advance(self.stage, progress, updates, self.policy)
         return Round(
-            progress=_advance(self.stage, progress, updates, self.policy),
+            progress=advanced,
             updates=updates,
             refused=tuple(refused for attempt in attempts for refused in attempt.refused),
             dropped=tuple(client for attempt in attempts for client in attempt.dropped),
@@ -190,10 +193,12 @@ class _Server:
         self, progress: Progress, clients: Sequence[int], traffic: dict[int, Traffic]
     ) -> Generator[Step, None, _Attempt]:
         options = self.policy.federation
-        tasks = self._tasks(progress, clients)
+        with timed("messages"):
+            tasks = self._tasks(progress, clients)
         answers = yield from self._answers(tasks)
         _count(traffic, tasks, answers)
-        good, refused = expect(self.stage, tasks, self.policy.norm_limit).judge(answers)
+        with timed("admission"):
+            good, refused = expect(self.stage, tasks, self.policy.norm_limit).judge(answers)
         enough = len(good) >= options.minimum
         self.engine.commit([update.client for update in good] if enough else [])
         answered = {update.client for update in answers}

@@ -2,31 +2,39 @@
 
 import os
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from fedmcc.errors import InputError
 
+Content = bytes | str | Iterable[bytes | memoryview]  # whole, or piece by piece
 
-def write_atomically(path: Path, content: bytes | str, mode: int = 0o644) -> None:
+
+def write_atomically(path: Path, content: Content, mode: int = 0o644) -> None:
     """Write a file so that a crash at any moment leaves the old one or the new one."""
+    write_flushed(path, content, mode)
+    flush_folder(path.parent)
+
+
+def write_flushed(path: Path, content: Content, mode: int = 0o644) -> None:
+    """The same of the file alone: its name is on disk once the folder is flushed, for many files at once."""
     data = content.encode() if isinstance(content, str) else content
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         Path(name).chmod(mode)
         Path(name).replace(path)
-        _flush_folder(path.parent)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
 
 
-def _flush_folder(path: Path) -> None:
-    """See the new name on disk too; not every system lets a folder be opened."""
+def flush_folder(path: Path) -> None:
+    """See new names on disk too; not every system lets a folder be opened."""
     with suppress(OSError):
         handle = os.open(path, os.O_RDONLY)
         try:

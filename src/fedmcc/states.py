@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 State = dict[str, Tensor]
 
+BLOCK = 2**16  # numbers that are summed at once
+
 
 def select(state: Mapping[str, Tensor], parts: Iterable[str]) -> State:
     """What belongs to the named submodules: "online.encoder" takes "online.encoder.conv1.weight"."""
@@ -32,9 +34,14 @@ def detached(state: Mapping[str, Tensor]) -> State:
 
 def adopt(net: nn.Module, incoming: Mapping[str, Tensor]) -> None:
     """Overwrite the named tensors of a network and leave the others; an unexpected name is an error."""
-    result = net.load_state_dict(dict(incoming), strict=False)
-    if result.unexpected_keys:
-        raise KeyError(f"The network has no tensor named {result.unexpected_keys[0]!r}.")
+    own = net.state_dict()
+    for name, value in incoming.items():
+        if name not in own:
+            raise KeyError(f"The network has no tensor named {name!r}.")
+        if value.shape != own[name].shape:  # a copy would stretch it
+            raise ValueError(f"{name} is {tuple(value.shape)}, not {tuple(own[name].shape)}.")
+    for name, value in incoming.items():
+        own[name].copy_(value)
 
 
 def weighted_average(states: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> State:
@@ -65,10 +72,20 @@ def bytes_of(state: Mapping[str, Tensor]) -> int:
 def _average(values: Sequence[Tensor], weights: Sequence[float], total: float) -> Tensor:
     if not values[0].is_floating_point():
         return torch.stack(list(values)).amax(dim=0)
-    sum_ = torch.zeros_like(values[0], dtype=torch.float64)
-    for value, weight in zip(values, weights, strict=True):
-        sum_.add_(value, alpha=weight / total)
-    return sum_.to(values[0].dtype)
+    average = torch.empty_like(values[0])
+    for block, *parts in zip(*map(_blocks, (average, *values)), strict=True):
+        sum_ = torch.zeros_like(block, dtype=torch.float64)
+        for part, weight in zip(parts, weights, strict=True):
+            sum_.add_(part, alpha=weight / total)
+        block.copy_(sum_)
+    return average
+
+
+def _blocks(value: Tensor) -> tuple[Tensor, ...]:
+    """Views of some rows each: a sum of so many numbers stays in the processor's cache."""
+    if not value.dim() or not value.numel():
+        return (value,)
+    return torch.split(value, max(1, BLOCK * len(value) // value.numel()))
 
 
 def _belongs(name: str, parts: tuple[str, ...]) -> bool:

@@ -1,22 +1,58 @@
 """States as safetensors: in bytes for pipes, in files that are whole or absent and checked when read."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError, safe_open
 
 from fedmcc.errors import InputError
-from fedmcc.files import write_atomically
+from fedmcc.files import flush_folder, write_atomically, write_flushed
 from fedmcc.states import State
 
+KINDS = {  # as safetensors calls and orders them
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
-def to_bytes(state: State, metadata: Mapping[str, str] | None = None) -> bytes:
+
+def pieces(state: State, metadata: Mapping[str, str] | None = None) -> Iterator[bytes | memoryview]:
+    """A safetensors file: its header, then the numbers of each tensor.
+
+    The same bytes as the library's, with fewer copies of them, and with the metadata in order.
+    """
+    order = sorted(state, key=lambda name: (list(KINDS).index(state[name].dtype), name))
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    end = 0
+    for name in order:
+        value, start = state[name], end
+        end += value.numel() * value.element_size()
+        header[name] = {
+            "dtype": KINDS[value.dtype],
+            "shape": list(value.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in order:
+        yield state[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def to_bytes(state: State) -> bytes:
     """A state in the bytes of a safetensors file."""
-    contiguous = {name: value.contiguous() for name, value in state.items()}
-    # An empty dictionary of metadata beside no tensors would make a file that cannot be read.
-    return safetensors.torch.save(contiguous, dict(metadata) if metadata else None)
+    return b"".join(pieces(state))
 
 
 def from_bytes(content: bytes) -> State:
@@ -26,17 +62,14 @@ def from_bytes(content: bytes) -> State:
 
 def save_state(path: Path, state: State, metadata: Mapping[str, str] | None = None) -> None:
     """A state as a safetensors file."""
-    write_atomically(path, _sorted(to_bytes(state, metadata)))
+    write_atomically(path, pieces(state, metadata))
 
 
-def _sorted(content: bytes) -> bytes:
-    """The same file with its metadata in order, which safetensors leaves to chance."""
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:end])
-    if "__metadata__" in header:
-        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    return content[:8] + text.ljust(end - 8) + content[end:]
+def save_states(folder: Path, states: Iterable[tuple[str, State]]) -> None:
+    """States as files of these names, one after the other; all are on disk when it returns."""
+    for name, state in states:
+        write_flushed(folder / name, pieces(state))
+    flush_folder(folder)
 
 
 def load_state(path: Path) -> State:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedmcc.chunked import Chunks, Made, Pair, Result
+from fedmcc.clock import timed
 from fedmcc.data.base import Images
 from fedmcc.errors import InputError
 from fedmcc.memory import memory_size
@@ -96,8 +97,10 @@ def train(
             loss, outputs = _backward(net, stage, *(pair if isinstance(pair, tuple) else pair[:]))
         else:
             loss, outputs = chunks(net, stage, Made(*pair) if isinstance(pair, tuple) else pair)
-        optimizer.step()
-        stage.after_step(net, outputs)
+        with timed("optimiser"):
+            optimizer.step()
+        with timed("after step"):
+            stage.after_step(net, outputs)
         value = loss.item()
         if not math.isfinite(value):
             raise DivergedError(f"The loss became {value}: lower training.learning_rate.")
@@ -105,9 +108,12 @@ def train(
 
 
 def _backward(net: Network, stage: Stage, a: Tensor, b: Tensor) -> Result:
-    outputs = stage.represent(net, a, b)
-    loss = stage.loss(outputs)
-    loss.backward()  # type: ignore[no-untyped-call]
+    with timed("forward"):
+        outputs = stage.represent(net, a, b)
+    with timed("loss"):
+        loss = stage.loss(outputs)
+    with timed("backward"):
+        loss.backward()  # type: ignore[no-untyped-call]
     return Result(loss, outputs)
 
 
@@ -125,9 +131,10 @@ class Drawn:
         return len(self.rows)
 
     def __getitem__(self, rows: slice, /) -> tuple[Tensor, Tensor]:
-        images = torch.from_numpy(self.images[self.rows[rows]]).to(self.device)
-        a, b = (self.views.apply(images, parameters.take(rows)) for parameters in self.parameters)
-        return a, b
+        with timed("views"):
+            images = torch.from_numpy(self.images[self.rows[rows]]).to(self.device)
+            a, b = (self.views.apply(images, parameters.take(rows)) for parameters in self.parameters)
+            return a, b
 
 
 def drawn_pairs(
@@ -136,7 +143,8 @@ def drawn_pairs(
     """One epoch in random order; the images that fill no batch sit it out."""
     order = torch.randperm(len(images), generator=generator).numpy()
     for start in range(0, len(order) - batch_size + 1, batch_size):
-        parameters = views.draw(batch_size, generator), views.draw(batch_size, generator)
+        with timed("views"):
+            parameters = views.draw(batch_size, generator), views.draw(batch_size, generator)
         yield Drawn(images, order[start : start + batch_size], views, parameters, device)
 
 

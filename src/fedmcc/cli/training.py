@@ -19,12 +19,22 @@ def run(
     recipe: Recipe,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The new run directory [runs/RECIPE-001].")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Write where time went to profile.md.")] = False,
 ) -> None:
     """Train on a recipe, or on a folder of images.
 
     For a folder say how many clusters there are: `fedmcc run PICTURES --set clusters=10`.
     """
-    _begin(load_recipe(recipe, settings), out, recipe.resolve().stem)
+    loaded, name = load_recipe(recipe, settings), recipe.resolve().stem
+    if not profile:
+        _begin(loaded, out, name)
+        return
+    from fedmcc import profiles, screen
+
+    with profiles.profiling(loaded) as clock:
+        begun = _begin(loaded, out, name)
+        profiles.write_profile(begun, clock)
+    screen.say(f"Where time went: {begun.path / 'profile.md'}.")
 
 
 @command
@@ -65,7 +75,7 @@ def load_recipe(recipe: Path, settings: Sequence[str] | None) -> "Config":
     return config.parse(config.apply_settings(table, settings or []))
 
 
-def _begin(loaded: "Config", out: Path | None, name: str) -> None:
+def _begin(loaded: "Config", out: Path | None, name: str) -> "Run":
     from fedmcc import assembly, experiment, runs, screen
     from fedmcc.partition import holdings
 
@@ -76,6 +86,7 @@ def _begin(loaded: "Config", out: Path | None, name: str) -> None:
     held = holdings(prepared.images, assembly.share_out(prepared.config, prepared.images))
     screen.mention_holdings(held.clients, held.classes, held.counts.tolist())
     _train(prepared, run)
+    return run
 
 
 def _train(prepared: "Experiment", run: "Run") -> None:

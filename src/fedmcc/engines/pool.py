@@ -11,10 +11,11 @@ from multiprocessing.connection import wait
 import numpy as np
 
 from fedmcc.client import Client
+from fedmcc.clock import timed
 from fedmcc.engines.base import Failures, Simulation, tell
 from fedmcc.engines.embedded import EmbeddedOptions
 from fedmcc.engines.sharing import SharedImages
-from fedmcc.engines.worker import Answer, Order, Workshop, packed_order, unpacked_answer, work
+from fedmcc.engines.worker import Answer, Order, Orders, Workshop, unpacked_answer, work
 from fedmcc.errors import InputError
 from fedmcc.memory import memory_size
 from fedmcc.messages import Task, Update
@@ -24,6 +25,7 @@ from fedmcc.states import detached, prefixed
 from fedmcc.tensorfiles import to_bytes
 from fedmcc.training import Step
 
+BY_OPTIMISERS = "torch._dynamo"  # imported by their first step, which takes seconds in every worker
 STARTS = 2  # a worker may be killed while it starts; one that cannot start will fail again
 
 
@@ -55,7 +57,7 @@ class Worker:
         # Workers are forked from a process that has imported everything and done nothing: at once, and safe.
         context = multiprocessing.get_context("forkserver")
         made_in = getattr(workshop.make, "func", workshop.make).__module__  # func: of a partial function
-        context.set_forkserver_preload([work.__module__, made_in])
+        context.set_forkserver_preload([work.__module__, made_in, BY_OPTIMISERS])
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=work, args=(other, workshop), daemon=True)
         self.task: Task | None = None  # what it is at
@@ -113,10 +115,11 @@ class Pool(Simulation):
 
     def run(self, stage: Stage, tasks: Sequence[Task]) -> Iterator[Step | Update]:
         """Let the clients answer, several at a time; updates come in the order they are ready."""
-        waiting, failures, answered = deque(tasks), Failures(), 0
+        waiting, orders, failures, answered = deque(tasks), Orders(stage), Failures(), 0
         try:
             while waiting or self._busy():
-                self._hand_out(stage, waiting)
+                with timed("messages"):
+                    self._hand_out(orders, waiting)
                 for worker in self._speaking():
                     said = self._hear(worker, failures)
                     answered += isinstance(said, Update)
@@ -139,12 +142,12 @@ class Pool(Simulation):
     def _busy(self) -> list[Worker]:
         return [worker for worker in self.workers if worker.task is not None]
 
-    def _hand_out(self, stage: Stage, waiting: deque[Task]) -> None:
+    def _hand_out(self, orders: Orders, waiting: deque[Task]) -> None:
         while waiting and len(self._busy()) < self.most:
             self._staff(min(self.most, len(self._busy()) + len(waiting)))
             worker = next(worker for worker in self.workers if worker.task is None)
             task = waiting[0]
-            if worker.give(task, packed_order(stage, task, self.states.get(task.client))):
+            if worker.give(task, orders.of(task, self.states.get(task.client))):
                 waiting.popleft()
             else:
                 self._dismiss(worker)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from fedmcc.states import State, bytes_of
-from fedmcc.tensorfiles import load_state, to_bytes
+from fedmcc.tensorfiles import load_state, pieces
 
 Key = tuple[int, bool]  # a client, and whether its state is only proposed
 
@@ -107,7 +107,7 @@ class Store(Mapping[int, State]):
         self._folder.mkdir(exist_ok=True)
         handle, name = tempfile.mkstemp(dir=self._folder, prefix=f"client-{client}-")
         with os.fdopen(handle, "wb") as file:
-            file.write(to_bytes(state))
+            file.writelines(pieces(state))
         return Path(name)
 
     def _drop(self, key: Key) -> None:

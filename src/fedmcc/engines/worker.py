@@ -53,12 +53,23 @@ class Answer:
     state: bytes
 
 
-def packed_order(stage: Stage, task: Task, state: State | None) -> Order:
-    """A task without tensors of its own beside the bytes of what they say."""
-    remembered = b"" if state is None else to_bytes(state)
-    return Order(
-        stage, replace(task, weights={}, extras={}), to_bytes(task.weights), to_bytes(task.extras), remembered
-    )
+class Orders:
+    """Makes orders of the tasks of a round; what many tasks share is packed once."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self._packed: dict[int, tuple[State, bytes]] = {}  # with the states: they must outlive their ids
+
+    def of(self, task: Task, state: State | None) -> Order:
+        """A task without tensors of its own beside the bytes of what they say."""
+        remembered = b"" if state is None else to_bytes(state)
+        bare = replace(task, weights={}, extras={})
+        return Order(self.stage, bare, self._bytes(task.weights), self._bytes(task.extras), remembered)
+
+    def _bytes(self, state: State) -> bytes:
+        if id(state) not in self._packed:
+            self._packed[id(state)] = state, to_bytes(state)
+        return self._packed[id(state)][1]
 
 
 def unpacked_answer(answer: Answer) -> tuple[Update, State]:

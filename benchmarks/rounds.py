@@ -1,0 +1,231 @@
+"""What a round costs beyond its clients' training, and how the engines compare.
+
+Overhead: a run's own clock says what views, passes, loss, optimiser and moving average take; all else is it.
+Engines: ten clients with convnet in turns, each in a fresh process, with the bits of the final model.
+Averaging: ten ResNet-18s, the peak of a fresh process above the inputs.
+
+python benchmarks/rounds.py [--quick] [--repeats 5] [--parts overhead growth engines averaging] [--json FILE]
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from argparse import SUPPRESS
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from fedmcc import config, experiment
+from fedmcc.assembly import build_network, prepare
+from fedmcc.clock import measuring
+from fedmcc.memory import in_use
+from fedmcc.states import bytes_of, detached, select, weighted_average
+from measuring import Spread, begin_peak, fresh, high_water, parser, ratios, show, spread, write_json
+
+TRAINING = ("views", "forward", "loss", "backward", "optimiser", "after step")
+OVERHEAD = ("messages", "receive", "reply", "admission", "averaging", "checkpoint", "rest")
+ENGINES = {"embedded, 1 thread": ("embedded", 1), "embedded, 2": ("embedded", 2), "pool of 2": ("pool", 1)}
+ROUNDS = 3  # that are measured, after one that warms up
+
+
+class Size(NamedTuple):
+    """A federation."""
+
+    clients: int
+    participants: int
+    images: int = 16  # of each client
+    encoder: str = "convnet"
+    width: int = 16
+
+
+OVERHEADS = (Size(5, 5), Size(50, 50), Size(500, 500), Size(50, 10), Size(500, 10))
+GROWTHS = (
+    Size(10, 10),
+    Size(10, 10, images=64),
+    Size(10, 10, images=256),
+    Size(10, 10, width=32),
+    Size(10, 10, width=64),
+    Size(10, 10, encoder="resnet18"),
+)
+
+
+def main() -> None:
+    """Measure each part and print its table."""
+    options = read_options()
+    if options.measure:
+        print(MEASURED[options.measure[0]](*options.measure[1:]))
+        return
+    figures = {name: PARTS[name](options.repeats) for name in options.parts}
+    write_json(options.json, figures)
+
+
+def read_options() -> Any:
+    """The command line."""
+    made = parser(__doc__, repeats=5, quick=2)
+    made.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    made.add_argument("--measure", nargs="+", help=SUPPRESS)
+    return made.parse_args()
+
+
+def table(sizes: tuple[Size, ...], title: str) -> list[dict[str, Any]]:
+    """Overheads of rounds, each size in a fresh process: the quartiles are those of its rounds."""
+    rows = []
+    for size in sizes:
+        row = fresh(__file__, "--measure", "overhead", *size) | {"size": size._asdict()}
+        rows.append(row)
+    headings = (title, "model, MB", "beyond training, ms", "per participant", "share, %", *OVERHEAD)
+    show(headings, [overhead_cells(row) for row in rows])
+    return rows
+
+
+def overhead_cells(row: dict[str, Any]) -> list[str]:
+    """Who took part, what it cost, and where that went, in milliseconds."""
+    size, beyond = Size(**row["size"]), Spread(*row["beyond"])
+    name = f"{size.participants} of {size.clients}, {size.images} images, {size.encoder}"
+    name += f" {size.width}" if size.encoder == "convnet" else ""
+    each = 1e3 * beyond.median / size.participants
+    parts = [f"{1e3 * row['parts'][part]:.1f}" for part in OVERHEAD]
+    return [
+        name,
+        f"{row['megabytes']:.1f}",
+        beyond.text(0, 1e3),
+        f"{each:.1f}",
+        f"{100 * row['share']:.0f}",
+        *parts,
+    ]
+
+
+def overhead(*words: str) -> str:
+    """Seconds beyond training of each round, and the mean of its parts, as JSON."""
+    clients, participants, images = map(int, words[:3])
+    prepared = prepare(federation(Size(clients, participants, images, words[3], int(words[4]))))
+    beyond, parts, training = [], dict.fromkeys(OVERHEAD, 0.0), 0.0
+    for number, found in enumerate(per_round(prepared)):
+        if number:
+            beyond.append(sum(found.get(part, 0.0) for part in OVERHEAD))
+            training += sum(found.get(part, 0.0) for part in TRAINING)
+            parts = {part: parts[part] + found.get(part, 0.0) / ROUNDS for part in OVERHEAD}
+    share = sum(beyond) / (sum(beyond) + training)
+    return as_json(
+        beyond=spread(beyond), parts=parts, share=share, megabytes=bytes_of(prepared.net.state_dict()) / 1e6
+    )
+
+
+def per_round(prepared: Any) -> Iterator[dict[str, float]]:
+    """What the parts of each round took; scoring does not come up."""
+    before: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder, measuring() as clock:
+        steps = experiment.steps(prepared, experiment.begin(prepared, Path(folder) / "run"))
+        for _ in range(1 + ROUNDS):
+            while not isinstance(next(steps), experiment.Scored):
+                pass
+            clock.mark()
+            now = clock.parts()
+            yield {part: seconds - before.get(part, 0.0) for part, seconds in now.items()}
+            before = now
+        steps.close()
+
+
+def federation(size: Size) -> config.Config:
+    """Clients of equal size on images that are as good as any."""
+    return config.parse(
+        {
+            "clusters": 4,
+            "threads": 1,
+            "device": "cpu",
+            "data": {"name": "synthetic", "samples": size.images * size.clients, "size": 16, "channels": 1},
+            "encoder": {"name": size.encoder} | ({"width": size.width} if size.encoder == "convnet" else {}),
+            "method": {"name": "mcc", "rounds": ROUNDS + 2},  # the last round is scored
+            "partition": {"clients": size.clients},
+            "federation": {"count": size.participants},
+            "training": {"batch_size": 12},
+            "evaluation": {"every": ROUNDS + 2},
+        }
+    )
+
+
+def compare_engines(repeats: int) -> dict[str, Any]:
+    """Seconds of the rounds of ten clients with each engine, in turns, and whether the bits are the same."""
+    taken: dict[str, list[float]] = {name: [] for name in ENGINES}
+    bits: dict[str, set[str]] = {name: set() for name in ENGINES}
+    for _ in range(repeats):
+        for name, (engine, threads) in ENGINES.items():
+            found = fresh(__file__, "--measure", "engine", engine, threads)
+            taken[name].append(found["seconds"])
+            bits[name].add(found["bits"])
+    first = next(iter(ENGINES))
+    faster = {name: ratios(taken[first], taken[name]) for name in ENGINES}
+    same = {name: bits[name] == bits[first] for name in ENGINES}
+    rows = [
+        [name, spread(taken[name]).text(2), faster[name].text(2), "the same" if same[name] else "others"]
+        for name in ENGINES
+    ]
+    show(("ten clients, convnet 28 px", "seconds", f"times {first}", "bits"), rows)
+    if not same["pool of 2"]:
+        raise SystemExit("The pool's model differs from the embedded engine's at one thread each.")
+    return {"seconds": taken, "faster": faster, "same": same}
+
+
+def engine(name: str, threads: str) -> str:
+    """Seconds of the measured rounds of one run, without scoring and saving, and the final model's digest."""
+    table = {
+        "clusters": 10,
+        "threads": int(threads),
+        "device": "cpu",
+        "data": {"name": "synthetic", "samples": 2600, "size": 28, "channels": 1},
+        "method": {"name": "mcc", "rounds": 3},  # the first warms up
+        "partition": {"clients": 10},
+        "evaluation": {"every": 3},
+        "engine": {"name": name} | ({"workers": 2} if name == "pool" else {}),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        run = experiment.run(config.parse(table), Path(folder) / "run")
+        seconds = sum(row["seconds"] for row in run.rows()[1:])
+        return as_json(seconds=seconds, bits=hashlib.sha256(run.model_file.read_bytes()).hexdigest())
+
+
+def compare_averages(repeats: int) -> dict[str, Any]:
+    """Averages of ten ResNet-18s, each in a fresh process."""
+    found = [fresh(__file__, "--measure", "average") for _ in range(repeats)]
+    seconds, copies = (spread([each[name] for each in found]) for name in ("seconds", "copies"))
+    rows = [[f"{found[0]['megabytes']:.0f}", seconds.text(3), copies.text(2)]]
+    show(("average of ten ResNet-18s, MB each", "seconds", "peak above the inputs, models"), rows)
+    return {"seconds": seconds, "copies": copies}
+
+
+def average() -> str:
+    """Seconds of one average, and its peak above the inputs as a multiple of one of them."""
+    torch.set_num_threads(1)
+    table = {"clusters": 10, "method": {"name": "fedmcc"}, "encoder": {"name": "resnet18"}}
+    settings = config.parse(table | {"views": {"size": 32}})
+    net, stage = build_network(settings, 3), settings.method.stages()[0]
+    states = [detached(select(net.state_dict(), stage.shared)) for _ in range(10)]
+    weighted_average([{"w": torch.ones(9)}] * 2, [1.0, 1.0])
+    size, before = bytes_of(states[0]), in_use(torch.device("cpu"))
+    begin_peak()
+    start = time.perf_counter()
+    weighted_average(states, [float(number) for number in range(1, 11)])
+    seconds = time.perf_counter() - start
+    return as_json(seconds=seconds, copies=(high_water() - before) / size, megabytes=size / 1e6)
+
+
+def as_json(**figures: Any) -> str:
+    """Figures in one line."""
+    return json.dumps(figures)
+
+
+PARTS = {
+    "overhead": lambda _: table(OVERHEADS, "participants"),
+    "growth": lambda _: table(GROWTHS, "growth"),
+    "engines": compare_engines,
+    "averaging": compare_averages,
+}
+MEASURED = {"overhead": overhead, "engine": engine, "average": average}
+
+if __name__ == "__main__":
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the program sets it
+    main()
