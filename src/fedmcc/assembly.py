@@ -16,6 +16,7 @@ from fedmcc.data.base import ImageSet
 from fedmcc.engines import Simulation
 from fedmcc.errors import InputError
 from fedmcc.evaluation.scoring import Scorer
+from fedmcc.feature_cache import FeatureCache, bytes_of_view
 from fedmcc.federation import Policy
 from fedmcc.fitting import largest_chunk
 from fedmcc.memory import memory_size
@@ -27,6 +28,8 @@ from fedmcc.randomness import derive, generator
 from fedmcc.training import drawn_pairs
 
 log = logging.getLogger(__name__)
+
+CACHED_SHARE = 0.25  # of training.memory_limit, at most, for features that are kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +88,16 @@ def _with_chunk(config: Config, make: Callable[[], Network], images: ImageSet) -
     draw, device = generator(config.general.seed, "chunk"), next(net.parameters()).device
     pair = next(drawn_pairs(images.images, config.views, training.batch_size, draw, device))
     limit = memory_size(training.memory_limit, "training.memory_limit")
-    chunk = largest_chunk(net, stages(config), pair, limit)
+    cache = min(training.cache_bytes, int(CACHED_SHARE * limit))
+    chunk = largest_chunk(net, stages(config), pair, limit - min(cache, _kept(config, net, len(images))))
     log.info("Training in chunks of %d images fits in %s.", chunk, training.memory_limit)
-    return replace(config, training=replace(training, chunk=chunk))
+    return replace(config, training=replace(training, chunk=chunk, cache_limit=f"{cache}B"))
+
+
+def _kept(config: Config, net: Network, images: int) -> int:
+    """Bytes of features that the stages would keep of so many images."""
+    views = max(stage.views_per_image for stage in stages(config))
+    return views * bytes_of_view(net.online.encoder) * images
 
 
 def _has_ghosts(config: Config, net: Network) -> bool:
@@ -179,8 +189,9 @@ def _clients(config: Config, images: ImageSet) -> list[Client]:
         raise InputError(f"federation.only is {only}: give a client from 0 to {len(shards) - 1}.")
     if len(shards) == 1:  # as it is, perhaps mapped from disk
         return [Client(0, images.images, config.views, config.training, general.seed)]
+    cache = FeatureCache()
     return [
-        Client(index, images.images[rows], config.views, config.training, general.seed)
+        Client(index, images.images[rows], config.views, config.training, general.seed, cache)
         for index, rows in enumerate(shards)
     ]
 

@@ -34,6 +34,9 @@ class Training:
     chunk: int | Literal["auto"] | None = None  # images in memory at once; auto: as many as fit; None: all
     memory_limit: str | None = None  # of a process or an accelerator, such as 2GB; for chunk = "auto"
     closed_form: bool = True  # of the loss's gradient when there are chunks; false: by autograd
+    cache_limit: str = (
+        "1GB"  # for features that are kept of a frozen encoder; a client with more has fresh views
+    )
 
     def __post_init__(self) -> None:
         if self.batch_size < 2:
@@ -45,6 +48,7 @@ class Training:
                 raise InputError(f"training.{name} is {value}: give 0 or more.")
         if isinstance(self.chunk, int) and self.chunk < 1:
             raise InputError(f"training.chunk is {self.chunk}: give 1 image or more.")
+        _ = self.cache_bytes  # says what is wrong
         if self.memory_limit is not None:
             memory_size(self.memory_limit, "training.memory_limit")
         elif self.chunk == "auto":
@@ -57,6 +61,11 @@ class Training:
         if self.chunk is None or self.chunk >= batch_size:
             return None
         return Chunks(self.chunk, self.closed_form)
+
+    @property
+    def cache_bytes(self) -> int:
+        """How much a process may keep of features."""
+        return memory_size(self.cache_limit, "training.cache_limit")
 
     def build_optimizer(
         self, parameters: Iterable[nn.Parameter], pace: float = 1.0, passed: float = 0.0
@@ -134,10 +143,16 @@ def drawn_pairs(
     images: Images, views: Views, batch_size: int, generator: torch.Generator, device: torch.device
 ) -> Iterator[Drawn]:
     """One epoch in random order; the images that fill no batch sit it out."""
-    order = torch.randperm(len(images), generator=generator).numpy()
-    for start in range(0, len(order) - batch_size + 1, batch_size):
+    for rows in shuffled(len(images), batch_size, generator):
         parameters = views.draw(batch_size, generator), views.draw(batch_size, generator)
-        yield Drawn(images, order[start : start + batch_size], views, parameters, device)
+        yield Drawn(images, rows.numpy(), views, parameters, device)
+
+
+def shuffled(count: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """The rows of the batches of one epoch, in random order; those that fill no batch sit it out."""
+    order = torch.randperm(count, generator=generator)
+    for start in range(0, count - batch_size + 1, batch_size):
+        yield order[start : start + batch_size]
 
 
 def pairs_of_views(
