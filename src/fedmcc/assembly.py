@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fedmcc.acceleration import compile_encoders, settled_precision
 from fedmcc.chunked import GHOSTS, has_ghosts
 from fedmcc.client import Client
 from fedmcc.config import Config
@@ -38,6 +39,7 @@ class Experiment:
 
     config: Config  # complete: nothing in it is left to be found out
     images: ImageSet
+    shards: list[Rows]  # who holds which
     scorer: Scorer
     net: Network
     engine: Simulation
@@ -75,8 +77,9 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
     net = make()
     if config.training.chunks(config.training.batch_size) and _has_ghosts(config, net):
         log.warning(GHOSTS)
-    engine = config.engine.build(net, make, _clients(config, images))
-    return Experiment(config, images, _scorer(config, images), net, engine)
+    shards = share_out(config, images)
+    engine = config.engine.build(net, make, _clients(config, images, shards))
+    return Experiment(config, images, shards, _scorer(config, images), net, engine)
 
 
 def _with_chunk(config: Config, make: Callable[[], Network], images: ImageSet) -> Config:
@@ -117,7 +120,9 @@ def resolve(config: Config, images: ImageSet) -> Config:
         device=str(find_device(config.general.device)),
         threads=config.general.threads or os.cpu_count() or 1,
     )
-    keep = config.training.keep_optimizer
+    training = config.training
+    precision = settled_precision(training.precision, torch.device(general.device))
+    keep = training.keep_optimizer
     partition = settled(config.partition, images)
     alone = partition.clients == 1 or config.federation.only is not None
     return replace(
@@ -126,7 +131,7 @@ def resolve(config: Config, images: ImageSet) -> Config:
         engine=config.engine.settled(),
         views=replace(config.views, size=config.views.size or min(images.images.shape[2:])),
         partition=partition,
-        training=replace(config.training, keep_optimizer=alone if keep is None else keep),
+        training=replace(training, keep_optimizer=alone if keep is None else keep, precision=precision),
     )
 
 
@@ -156,7 +161,10 @@ def build_network(config: Config, channels: int) -> Network:
         config.clustering.extend(net, features, general.clusters)
     initialise(net, generator(general.seed, "weights"))
     # Channels last: pooling and convolutions of few channels run several times faster on CPUs.
-    return net.to(find_device(general.device), memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    net.to(find_device(general.device), memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if config.training.compile:
+        compile_encoders(net, (channels, size, size))
+    return net
 
 
 def find_device(name: str) -> torch.device:
@@ -180,10 +188,9 @@ def _classes(images: ImageSet) -> int:
     return found
 
 
-def _clients(config: Config, images: ImageSet) -> list[Client]:
+def _clients(config: Config, images: ImageSet, shards: list[Rows]) -> list[Client]:
     """The owners of the images; a client never sees a label."""
     general = config.general
-    shards = share_out(config, images)
     only = config.federation.only
     if only is not None and not 0 <= only < len(shards):
         raise InputError(f"federation.only is {only}: give a client from 0 to {len(shards) - 1}.")

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmcc.acceleration import lower_precision
 from fedmcc.chunked import Pair
 from fedmcc.data.base import Images
 from fedmcc.feature_cache import FeatureCache, Features, Source, pairs_of_features
@@ -15,7 +16,7 @@ from fedmcc.methods.base import Memory, Stage
 from fedmcc.networks.momentum import Network
 from fedmcc.randomness import generator
 from fedmcc.states import State, adopt, below, detached, prefixed, select
-from fedmcc.training import Step, Training, drawn_pairs, train, trainable
+from fedmcc.training import Step, Training, drawn_pairs, moved, train, trainable
 from fedmcc.views import Views
 
 PLAIN_BATCH = 512
@@ -45,6 +46,7 @@ class Client:
         memory = below(f"memory.{stage.name}", state)
         memory["samples"] = torch.tensor(len(self.images))
         stage.receive(net, task, memory)
+        stage = replace(stage, precision=lower_precision(self.training.precision))
         parameters = trainable(net, stage)
         optimizer, losses = None, []
         if parameters:
@@ -105,7 +107,7 @@ class Client:
         device = next(net.parameters()).device
         for start in range(0, len(self.images), PLAIN_BATCH):
             rows = np.arange(start, min(start + PLAIN_BATCH, len(self.images)))
-            yield self.views.plain(torch.from_numpy(self.images[rows]).to(device))
+            yield self.views.plain(moved(self.images[rows], device))
 
     def _remember(
         self, net: Network, stage: Stage, memory: Memory, optimizer: torch.optim.Optimizer | None

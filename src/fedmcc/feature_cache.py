@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from fedmcc.data.base import Images
 from fedmcc.networks.folding import folded
 from fedmcc.randomness import generator
-from fedmcc.states import State, detached
-from fedmcc.training import shuffled
+from fedmcc.states import State, detached, same
+from fedmcc.training import moved, shuffled
 from fedmcc.views import Views
 
 BATCH = 128  # images at a time, at most; a CPU gains nothing from more
@@ -45,7 +45,7 @@ class Source:
         with torch.no_grad():
             for start in range(0, count, batch):
                 rows = slice(start, start + batch)
-                images = torch.from_numpy(self.images[rows].copy()).to(device)  # mapped ones are read-only
+                images = moved(self.images[rows], device)
                 for number, parameters in enumerate(drawn):
                     view = self.views.apply(images, parameters.take(rows))
                     encoder = encoder if start or number else folded(encoder, view[:EXAMPLES])
@@ -110,8 +110,7 @@ class FeatureCache:
     def _expect(self, encoder: nn.Module) -> None:
         """Forget everything that was made with another encoder."""
         state = encoder.state_dict()
-        same = state.keys() == self._encoder.keys()
-        if not same or not all(torch.equal(value, self._encoder[name]) for name, value in state.items()):
+        if not same(state, self._encoder):
             self.clear()
             self._encoder = detached(state)
 

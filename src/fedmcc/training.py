@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedmcc.acceleration import Precision
 from fedmcc.chunked import Chunks, Made, Pair, Result
 from fedmcc.data.base import Images
 from fedmcc.errors import InputError
@@ -34,6 +35,10 @@ class Training:
     chunk: int | Literal["auto"] | None = None  # images in memory at once; auto: as many as fit; None: all
     memory_limit: str | None = None  # of a process or an accelerator, such as 2GB; for chunk = "auto"
     closed_form: bool = True  # of the loss's gradient when there are chunks; false: by autograd
+    precision: Precision = "auto"  # of the networks, never of losses; auto: what the device is faster at
+    compile: bool = (
+        False  # encoders by torch.compile: minutes once, then faster steps where there is a compiler
+    )
     cache_limit: str = (
         "1GB"  # for features that are kept of a frozen encoder; a client with more has fresh views
     )
@@ -75,8 +80,9 @@ class Training:
         if self.schedule == "cosine":
             rate *= 0.5 * (1 + math.cos(math.pi * passed))
         if self.optimizer == "adam":
-            return torch.optim.Adam(parameters, rate, weight_decay=self.weight_decay)
-        return torch.optim.SGD(parameters, rate, momentum=self.sgd_momentum, weight_decay=self.weight_decay)
+            return torch.optim.Adam(parameters, rate, weight_decay=self.weight_decay, foreach=True)
+        momentum, decay = self.sgd_momentum, self.weight_decay
+        return torch.optim.SGD(parameters, rate, momentum=momentum, weight_decay=decay, foreach=True)
 
 
 class Step(NamedTuple):
@@ -114,7 +120,7 @@ def train(
 
 
 def _backward(net: Network, stage: Stage, a: Tensor, b: Tensor) -> Result:
-    outputs = stage.represent(net, a, b)
+    outputs = stage.outputs(net, a, b)
     loss = stage.loss(outputs)
     loss.backward()  # type: ignore[no-untyped-call]
     return Result(loss, outputs)
@@ -134,9 +140,15 @@ class Drawn:
         return len(self.rows)
 
     def __getitem__(self, rows: slice, /) -> tuple[Tensor, Tensor]:
-        images = torch.from_numpy(self.images[self.rows[rows]]).to(self.device)
+        images = moved(self.images[self.rows[rows]], self.device)
         a, b = (self.views.apply(images, parameters.take(rows)) for parameters in self.parameters)
         return a, b
+
+
+def moved(images: Images, device: torch.device) -> Tensor:
+    """Images on the device; a copy to CUDA overlaps with what it computes meanwhile."""
+    tensor = torch.from_numpy(np.require(images, requirements=["C", "W"]))  # mapped ones are read-only
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def drawn_pairs(

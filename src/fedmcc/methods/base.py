@@ -41,6 +41,16 @@ class Stage:
     encoder: str = ""  # the frozen submodule that alone sees the views, if there is one
     views_per_image: int = 0  # whose features by that encoder are kept; 0: fresh views in every step
     on_features: bool = False  # `represent` is given pairs of those features in place of views
+    precision: torch.dtype | None = None  # of the networks in a step; None: of their weights
+
+    def outputs(self, net: Any, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        """What `represent` gives, computed in the stage's precision, as the loss wants it: in full."""
+        if self.precision is None:
+            return self.represent(net, a, b)
+        with torch.autocast(a.device.type, self.precision):
+            found: Any = self.represent(net, a, b)
+        make = getattr(found, "_make", tuple)
+        return make([output.float() for output in found])
 
     def represent(self, net: Any, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
         """The outputs for two views of some images, a NamedTuple of a row per image.
