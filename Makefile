@@ -32,6 +32,7 @@ check: $(READY)  ## format, lint, types, layers
 bench: $(READY)  ## measure speed, as ratios within one run
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/stage2.py
 	$(BIN)/python benchmarks/views.py
 	$(BIN)/python benchmarks/clients.py
 

@@ -3,7 +3,7 @@
 The paper's: fresh views in every step, each through the online and the target encoder, four passes. Ours: one
 frozen encoder for both (D13), whose features of a few views per image are computed once.
 
-python benchmarks/stage2.py [--threads 1] [--seeds 3] [--views 8] [--images 1280] [--fresh] [--json FILE]
+python benchmarks/stage2.py [--threads 1] [--seeds 3] [--views 8] [--rounds 4] [--images 1280] [--fresh]
 """
 
 import argparse
@@ -75,6 +75,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--views", type=int, default=8, help="views per image that are kept")
+    parser.add_argument("--rounds", type=int, default=4, help="of the first stage, 5 epochs each")
     parser.add_argument("--images", type=int, default=1280)
     parser.add_argument("--fresh", action="store_true", help="also one encoder with fresh views")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
@@ -96,7 +97,7 @@ def measure(seed: int, options: argparse.Namespace) -> dict[str, dict[str, float
             "data": {"name": "digits", "limit": options.images},
             "views": {"size": 28},
             "partition": {"clients": 5},
-            "method": {"name": "fedmcc", "rounds": 6, "hidden": 128, "momentum": 0.95},
+            "method": {"name": "fedmcc", "rounds": options.rounds, "hidden": 128, "momentum": 0.95},
             "training": {"batch_size": 128, "learning_rate": 1e-3},
         }
     )

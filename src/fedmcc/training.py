@@ -35,7 +35,7 @@ class Training:
     chunk: int | Literal["auto"] | None = None  # images in memory at once; auto: as many as fit; None: all
     memory_limit: str | None = None  # of a process or an accelerator, such as 2GB; for chunk = "auto"
     closed_form: bool = True  # of the loss's gradient when there are chunks; false: by autograd
-    precision: Precision = "auto"  # of the networks, never of losses; auto: what the device is faster at
+    precision: Precision = "float32"  # of networks, never of losses; auto: bfloat16 on CUDA that has it
     compile: bool = (
         False  # encoders by torch.compile: minutes once, then faster steps where there is a compiler
     )
