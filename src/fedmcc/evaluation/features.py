@@ -68,15 +68,16 @@ class UntilChanged:
     """What was computed with an encoder, until its weights are others."""
 
     def __init__(self) -> None:
-        self._encoder: State = {}
+        self._encoder: nn.Module | None = None
+        self._state: State = {}
         self._found: dict[str, Any] = {}
 
     def get(self, encoder: nn.Module, name: str, compute: Callable[[], Any]) -> Any:
         """What is known by this name, computed if need be."""
         state = encoder.state_dict()
-        if not same(state, self._encoder):
+        if encoder is not self._encoder or not same(state, self._state):
             self._found.clear()
-            self._encoder = detached(state)
+            self._encoder, self._state = encoder, detached(state)
         if name not in self._found:
             self._found[name] = compute()
         return self._found[name]
