@@ -1,7 +1,8 @@
 """FedMCC's second stage as the paper prints it against ours, from the same first stage, in turns in one run.
 
 The paper's: fresh views in every step, each through the online and the target encoder, four passes. Ours: one
-frozen encoder for both (D13), whose features of a few views per image are computed once.
+frozen encoder for both (D13), whose features of a few views per image are computed once. Seconds are of the
+CPU, which other work on the machine disturbs least.
 
 python benchmarks/stage2.py [--threads 1] [--seeds 3] [--views 8] [--rounds 4] [--images 1280] [--fresh]
 """
@@ -57,7 +58,9 @@ def main() -> None:
         for name, row in measure(seed, options).items():
             found.setdefault(name, []).append(row)
     printed = [row["seconds"] for row in found["printed"]]
-    print(f"{options.images} digits, 5 clients, 10 rounds of 5 epochs, {options.threads} threads, all seeds:")
+    print(
+        f"{options.images} digits, 5 clients, 10 rounds of 5 epochs, {options.threads} threads, {options.seeds} seeds:"
+    )
     print(f"{'':>8} {'seconds':>8} {'faster, median (spread)':>26}  " + "  ".join(SCORES))
     for name, rows in found.items():
         taken = [row["seconds"] for row in rows]
@@ -128,9 +131,9 @@ def timed(
         for client, state in states.items():
             engine.states.propose(client, state)
         engine.commit(states)
-        start = time.perf_counter()
+        start = time.process_time()
         end = run(stage, progress, experiment, engine)
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
     adopt(experiment.net, end.model)
     scores = experiment.scorer.round(experiment.net.online, with_head=True, with_kmeans=False)
     return {"seconds": seconds} | {name: scores[name] for name in SCORES}
