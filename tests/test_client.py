@@ -176,7 +176,14 @@ def test_answering_leaves_the_task_and_the_old_state_alone():
 
 
 def test_a_client_has_no_place_for_labels():
-    assert {field.name for field in fields(Client)} == {"index", "images", "views", "training", "seed"}
+    assert {field.name for field in fields(Client)} == {
+        "index",
+        "images",
+        "views",
+        "training",
+        "seed",
+        "cache",
+    }
 
 
 def test_a_client_with_fewer_images_than_a_batch_trains_on_all_of_them():

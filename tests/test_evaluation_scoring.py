@@ -8,6 +8,7 @@ from torch import nn
 from fedmcc.data import load_dataset
 from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
+from fedmcc.evaluation import scoring
 from fedmcc.evaluation.scoring import Evaluation, Scorer
 from fedmcc.networks.momentum import Branch
 from fedmcc.views import Views, preset
@@ -154,3 +155,43 @@ def test_a_head_that_nothing_has_trained_is_not_scored():
     row = _scorer().round(Branch(Pixels(), cluster_projector=Sides()), with_head=False, with_kmeans=True)
     assert not {"acc", "confidence", "balance", "silhouette"} & set(row)
     assert "kmeans_acc" in row
+
+
+class Counting(nn.Module):
+    """An encoder with a weight that counts the images it sees."""
+
+    features = 64
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.seen = nn.Parameter(torch.ones(64)), 0
+
+    def forward(self, images):
+        self.seen += len(images)
+        return images.flatten(1) * self.weight
+
+
+def test_an_encoder_that_has_not_changed_sees_the_images_once(monkeypatch):
+    fits, scorer, branch = [], _scorer(), Branch(Counting())
+    real = scoring.kmeans
+    monkeypatch.setattr(scoring, "kmeans", lambda *given: fits.append(1) or real(*given))
+    first = scorer.round(branch, with_head=False, with_kmeans=True)
+    extracted = scorer.extract(branch)
+    assigned = scorer.assign(extracted, branch).clusters
+    final = scorer.final(branch, extracted)
+    assert (branch.encoder.seen, len(fits)) == (3 * 40, 1)  # all images, and two views of each
+    assert final["scores"]["features"]["acc"] == first["kmeans_acc"]
+    assert np.array_equal(assigned, real(extracted.features, 2, 0))
+
+
+def test_an_encoder_that_has_changed_sees_them_again_and_a_new_head_its_features():
+    scorer, branch = _scorer(), Branch(Counting(), cluster_projector=Sides())
+    first = scorer.extract(branch)
+    branch.cluster_projector = nn.Sequential(Sides(), nn.Softmax(dim=1))
+    second = scorer.extract(branch)
+    assert second.features is first.features
+    assert not np.array_equal(second.assignments, first.assignments)
+    with torch.no_grad():
+        branch.encoder.weight.mul_(2)
+    np.testing.assert_allclose(scorer.extract(branch).features, 2 * first.features)
+    assert branch.encoder.seen == 2 * 40

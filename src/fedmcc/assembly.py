@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fedmcc.acceleration import compile_encoders, settled_precision
 from fedmcc.checkpoints import load_network, load_shapes
 from fedmcc.chunked import GHOSTS, has_ghosts
 from fedmcc.client import Client
@@ -18,6 +19,7 @@ from fedmcc.data.base import ImageSet
 from fedmcc.engines import Simulation
 from fedmcc.errors import InputError
 from fedmcc.evaluation.scoring import Scorer
+from fedmcc.feature_cache import FeatureCache, bytes_of_view
 from fedmcc.federation import Policy
 from fedmcc.fitting import largest_chunk
 from fedmcc.memory import memory_size
@@ -32,6 +34,8 @@ from fedmcc.training import drawn_pairs
 
 log = logging.getLogger(__name__)
 
+CACHED_SHARE = 0.25  # of training.memory_limit, at most, for features that are kept
+
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
@@ -39,6 +43,7 @@ class Experiment:
 
     config: Config  # complete: nothing in it is left to be found out
     images: ImageSet
+    shards: list[Rows]  # who holds which
     scorer: Scorer
     net: Network
     engine: Simulation
@@ -100,9 +105,10 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
     net = make()
     if config.training.chunks(config.training.batch_size) and _has_ghosts(config, net):
         log.warning(GHOSTS)
-    engine = config.engine.build(net, make, _clients(config, images))
+    shards = share_out(config, images)
+    engine = config.engine.build(net, make, _clients(config, images, shards))
     scored = images if config.evaluation.split is None else scored_images(config)
-    return Experiment(config, images, _scorer(config, scored), net, engine)
+    return Experiment(config, images, shards, _scorer(config, scored), net, engine)
 
 
 def _settle_threads(config: Config) -> None:
@@ -120,9 +126,16 @@ def _with_chunk(config: Config, make: Callable[[], Network], images: ImageSet) -
     draw, device = generator(config.general.seed, "chunk"), next(net.parameters()).device
     pair = next(drawn_pairs(images.images, config.views, training.batch_size, draw, device))
     limit = memory_size(training.memory_limit, "training.memory_limit")
-    chunk = largest_chunk(net, stages(config), pair, limit)
+    cache = min(training.cache_bytes, int(CACHED_SHARE * limit))
+    chunk = largest_chunk(net, stages(config), pair, limit - min(cache, _kept(config, net, len(images))))
     log.info("Training in chunks of %d images fits in %s.", chunk, training.memory_limit)
-    return replace(config, training=replace(training, chunk=chunk))
+    return replace(config, training=replace(training, chunk=chunk, cache_limit=f"{cache}B"))
+
+
+def _kept(config: Config, net: Network, images: int) -> int:
+    """Bytes of features that the stages would keep of so many images."""
+    views = max(stage.views_per_image for stage in stages(config))
+    return views * bytes_of_view(net.online.encoder) * images
 
 
 def _has_ghosts(config: Config, net: Network) -> bool:
@@ -142,7 +155,9 @@ def resolve(config: Config, images: ImageSet) -> Config:
         device=str(find_device(config.general.device)),
         threads=config.general.threads or os.cpu_count() or 1,
     )
-    keep = config.training.keep_optimizer
+    training = config.training
+    precision = settled_precision(training.precision, torch.device(general.device))
+    keep = training.keep_optimizer
     partition = settled(config.partition, images)
     alone = partition.clients == 1 or config.federation.only is not None
     return replace(
@@ -151,7 +166,7 @@ def resolve(config: Config, images: ImageSet) -> Config:
         engine=config.engine.settled(),
         views=replace(config.views, size=config.views.size or min(images.images.shape[2:])),
         partition=partition,
-        training=replace(config.training, keep_optimizer=alone if keep is None else keep),
+        training=replace(training, keep_optimizer=alone if keep is None else keep, precision=precision),
     )
 
 
@@ -181,7 +196,10 @@ def build_network(config: Config, channels: int) -> Network:
         config.clustering.extend(net, features, general.clusters)
     initialise(net, generator(general.seed, "weights"))
     # Channels last: pooling and convolutions of few channels run several times faster on CPUs.
-    return net.to(find_device(general.device), memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    net.to(find_device(general.device), memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if config.training.compile:
+        compile_encoders(net, (channels, size, size))
+    return net
 
 
 def find_device(name: str) -> torch.device:
@@ -205,17 +223,17 @@ def _classes(images: ImageSet) -> int:
     return found
 
 
-def _clients(config: Config, images: ImageSet) -> list[Client]:
+def _clients(config: Config, images: ImageSet, shards: list[Rows]) -> list[Client]:
     """The owners of the images; a client never sees a label."""
     general, clip = config.general, config.privacy.clip
-    shards = share_out(config, images)
     only = config.federation.only
     if only is not None and not 0 <= only < len(shards):
         raise InputError(f"federation.only is {only}: give a client from 0 to {len(shards) - 1}.")
     if len(shards) == 1:  # as it is, perhaps mapped from disk
         return [Client(0, images.images, config.views, config.training, general.seed, clip)]
+    cache = FeatureCache()
     return [
-        Client(index, images.images[rows], config.views, config.training, general.seed, clip)
+        Client(index, images.images[rows], config.views, config.training, general.seed, clip, cache)
         for index, rows in enumerate(shards)
     ]
 

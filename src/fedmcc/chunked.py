@@ -150,7 +150,7 @@ class _Passes:
             tape = Tape(next(self.net.parameters()).device)
             # The first chunk has a graph, which tells what a gradient reaches and is dropped.
             with timed("forward"), tape.recording(), torch.set_grad_enabled(not kept.tapes):
-                part = self.stage.represent(self.net, *self.pair[rows])
+                part = self.stage.outputs(self.net, *self.pair[rows])
             kept.add(part, rows, tape)
             del part  # and with it the graph
         return kept
@@ -159,7 +159,7 @@ class _Passes:
         """Every chunk again, and its part of the gradient; outputs take back the place of their alphas."""
         for rows, tape in zip(self.chunks, kept.tapes, strict=True):
             with timed("forward"), tape.replay():
-                part = self.stage.represent(self.net, *self.pair[rows])
+                part = self.stage.outputs(self.net, *self.pair[rows])
             pairs = zip(part, kept.outputs, used, strict=True)
             ends = [(output, alphas[rows]) for output, alphas, is_used in pairs if is_used]
             with timed("backward"):

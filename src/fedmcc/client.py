@@ -1,24 +1,28 @@
 """A client: its own images, and how it answers a task of the server."""
 
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedmcc.acceleration import lower_precision
+from fedmcc.chunked import Pair
 from fedmcc.clock import timed
 from fedmcc.data.base import Images
+from fedmcc.feature_cache import FeatureCache, Features, Source, pairs_of_features
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Memory, Stage
 from fedmcc.networks.momentum import Network
 from fedmcc.privacy import clipped
 from fedmcc.randomness import generator
 from fedmcc.states import State, adopt, below, detached, prefixed, select
-from fedmcc.training import Drawn, Step, Training, drawn_pairs, train, trainable
+from fedmcc.training import Step, Training, drawn_pairs, moved, train, trainable
 from fedmcc.views import Views
 
 PLAIN_BATCH = 512
+AnyPair = Pair | tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +35,7 @@ class Client:
     training: Training
     seed: int
     clip: float | None = None  # length that an update may have when it leaves
+    cache: FeatureCache = field(default_factory=FeatureCache)  # of the clients of a process
 
     def answer(
         self, net: Network, stage: Stage, task: Task, state: State
@@ -45,6 +50,7 @@ class Client:
             memory = below(f"memory.{stage.name}", state)
             memory["samples"] = torch.tensor(len(self.images))
             stage.receive(net, task, memory)
+        stage = replace(stage, precision=lower_precision(self.training.precision))
         parameters = trainable(net, stage)
         optimizer, losses = None, []
         if parameters:
@@ -53,7 +59,8 @@ class Client:
             if self.training.keep_optimizer:
                 _restore(optimizer, below(f"optimizer.{stage.name}", state))
             chunks = self.training.chunks(self._batch_size)
-            for loss in train(net, stage, self._pairs(net, stage, task), optimizer, chunks):
+            trained, pairs = self._material(net, stage, task)
+            for loss in train(net, trained, pairs, optimizer, chunks):
                 losses.append(loss)
                 yield Step(self.index, loss, self._batch_size)
         with timed("reply"):
@@ -68,11 +75,25 @@ class Client:
     def _batch_size(self) -> int:
         return min(self.training.batch_size, len(self.images))
 
-    def _pairs(self, net: Network, stage: Stage, task: Task) -> Iterator[Drawn]:
+    def _material(self, net: Network, stage: Stage, task: Task) -> tuple[Stage, Iterator[AnyPair]]:
+        """The pairs of a round, of views or of kept features, and the stage as it takes them."""
         draw = generator(self.seed, "train", self.index, stage.name, task.round)
-        device = next(net.parameters()).device
-        for _ in range(stage.epochs):
-            yield from drawn_pairs(self.images, self.views, self._batch_size, draw, device)
+        features, size = self._features(net, stage), self._batch_size
+        if features is None:
+            device = next(net.parameters()).device
+            return stage, _over(stage, lambda: drawn_pairs(self.images, self.views, size, draw, device))
+        return replace(stage, on_features=True), _over(stage, lambda: pairs_of_features(features, size, draw))
+
+    def _features(self, net: Network, stage: Stage) -> Features | None:
+        """The features of views that the stage wants kept, if they fit."""
+        if not stage.views_per_image:
+            return None
+        source = Source(self.images, self.views, stage.views_per_image, (self.seed, self.index, stage.name))
+        encoder, limit = net.get_submodule(stage.encoder), self.training.cache_bytes
+        if source.bytes(encoder) > limit:
+            return None
+        chunks = self.training.chunks(self._batch_size)
+        return self.cache.get(source, encoder, chunks.chunk if chunks else self._batch_size, limit)
 
     def _reply(self, net: Network, stage: Stage, task: Task, losses: list[float]) -> Update:
         update = Update(
@@ -94,7 +115,7 @@ class Client:
         device = next(net.parameters()).device
         for start in range(0, len(self.images), PLAIN_BATCH):
             rows = np.arange(start, min(start + PLAIN_BATCH, len(self.images)))
-            yield self.views.plain(torch.from_numpy(self.images[rows]).to(device))
+            yield self.views.plain(moved(self.images[rows], device))
 
     def _remember(
         self, net: Network, stage: Stage, memory: Memory, optimizer: torch.optim.Optimizer | None
@@ -103,6 +124,10 @@ class Client:
         if self.training.keep_optimizer and optimizer is not None:
             state |= prefixed(f"optimizer.{stage.name}", _moments(optimizer))
         return detached(state)
+
+
+def _over(stage: Stage, epoch: Callable[[], Iterator[AnyPair]]) -> Iterator[AnyPair]:
+    return (pair for _ in range(stage.epochs) for pair in epoch())
 
 
 def _moments(optimizer: torch.optim.Optimizer) -> State:

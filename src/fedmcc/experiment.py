@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedmcc.assembly import Experiment, prepare, share_out
+from fedmcc.assembly import Experiment, prepare
 from fedmcc.assignments import assignments_csv
 from fedmcc.checkpoints import Saved, load_progress, load_shapes, save_progress, save_state
 from fedmcc.clock import AFTER, chapter, timed
@@ -163,8 +163,7 @@ def _privacy(experiment: Experiment, rows: int) -> Row:
 
 def _write_partition(experiment: Experiment, run: Run) -> None:
     """Who holds which images, as the run began."""
-    shards = share_out(experiment.config, experiment.images)
-    write_atomically(run.path / PARTITION, packed(experiment.images, shards))
+    write_atomically(run.path / PARTITION, packed(experiment.images, experiment.shards))
 
 
 def _refuse_another_network(experiment: Experiment, run: Run, saved: Saved) -> None:
@@ -251,7 +250,7 @@ def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, A
         save_state(run.model_file, select(progress.model, ("online",)), described)
     with timed("scoring"):
         extracted = experiment.scorer.extract(net.online)
-        assigned = experiment.scorer.assign(extracted)
+        assigned = experiment.scorer.assign(extracted, net.online)
         write_atomically(run.assignments_file, assignments_csv(experiment.scorer.images, assigned))
         scores = experiment.scorer.final(net.online, extracted)
         run.write_json(run.scores_file.name, scores)

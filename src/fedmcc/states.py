@@ -64,6 +64,11 @@ def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     return sum(distances) / len(distances)
 
 
+def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+    """Whether two states have the same tensors, to the bit, wherever they are."""
+    return a.keys() == b.keys() and all(value.equal(b[name].to(value.device)) for name, value in a.items())
+
+
 def bytes_of(state: Mapping[str, Tensor]) -> int:
     """Bytes of the tensors' numbers, without any packing."""
     return sum(value.numel() * value.element_size() for value in state.values())

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedmcc.acceleration import Precision
 from fedmcc.chunked import Chunks, Made, Pair, Result
 from fedmcc.clock import timed
 from fedmcc.data.base import Images
@@ -35,6 +36,13 @@ class Training:
     chunk: int | Literal["auto"] | None = None  # images in memory at once; auto: as many as fit; None: all
     memory_limit: str | None = None  # of a process or an accelerator, such as 2GB; for chunk = "auto"
     closed_form: bool = True  # of the loss's gradient when there are chunks; false: by autograd
+    precision: Precision = "float32"  # of networks, never of losses; auto: bfloat16 on CUDA that has it
+    compile: bool = (
+        False  # encoders by torch.compile: minutes once, then faster steps where there is a compiler
+    )
+    cache_limit: str = (
+        "1GB"  # for features that are kept of a frozen encoder; a client with more has fresh views
+    )
 
     def __post_init__(self) -> None:
         if self.batch_size < 2:
@@ -46,6 +54,7 @@ class Training:
                 raise InputError(f"training.{name} is {value}: give 0 or more.")
         if isinstance(self.chunk, int) and self.chunk < 1:
             raise InputError(f"training.chunk is {self.chunk}: give 1 image or more.")
+        _ = self.cache_bytes  # says what is wrong
         if self.memory_limit is not None:
             memory_size(self.memory_limit, "training.memory_limit")
         elif self.chunk == "auto":
@@ -59,6 +68,11 @@ class Training:
             return None
         return Chunks(self.chunk, self.closed_form)
 
+    @property
+    def cache_bytes(self) -> int:
+        """How much a process may keep of features."""
+        return memory_size(self.cache_limit, "training.cache_limit")
+
     def build_optimizer(
         self, parameters: Iterable[nn.Parameter], pace: float = 1.0, passed: float = 0.0
     ) -> torch.optim.Optimizer:
@@ -67,8 +81,9 @@ class Training:
         if self.schedule == "cosine":
             rate *= 0.5 * (1 + math.cos(math.pi * passed))
         if self.optimizer == "adam":
-            return torch.optim.Adam(parameters, rate, weight_decay=self.weight_decay)
-        return torch.optim.SGD(parameters, rate, momentum=self.sgd_momentum, weight_decay=self.weight_decay)
+            return torch.optim.Adam(parameters, rate, weight_decay=self.weight_decay, foreach=True)
+        momentum, decay = self.sgd_momentum, self.weight_decay
+        return torch.optim.SGD(parameters, rate, momentum=momentum, weight_decay=decay, foreach=True)
 
 
 class Step(NamedTuple):
@@ -109,7 +124,7 @@ def train(
 
 def _backward(net: Network, stage: Stage, a: Tensor, b: Tensor) -> Result:
     with timed("forward"):
-        outputs = stage.represent(net, a, b)
+        outputs = stage.outputs(net, a, b)
     with timed("loss"):
         loss = stage.loss(outputs)
     with timed("backward"):
@@ -132,20 +147,32 @@ class Drawn:
 
     def __getitem__(self, rows: slice, /) -> tuple[Tensor, Tensor]:
         with timed("views"):
-            images = torch.from_numpy(self.images[self.rows[rows]]).to(self.device)
+            images = moved(self.images[self.rows[rows]], self.device)
             a, b = (self.views.apply(images, parameters.take(rows)) for parameters in self.parameters)
             return a, b
+
+
+def moved(images: Images, device: torch.device) -> Tensor:
+    """Images on the device; a copy to CUDA overlaps with what it computes meanwhile."""
+    tensor = torch.from_numpy(np.require(images, requirements=["C", "W"]))  # mapped ones are read-only
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def drawn_pairs(
     images: Images, views: Views, batch_size: int, generator: torch.Generator, device: torch.device
 ) -> Iterator[Drawn]:
     """One epoch in random order; the images that fill no batch sit it out."""
-    order = torch.randperm(len(images), generator=generator).numpy()
-    for start in range(0, len(order) - batch_size + 1, batch_size):
+    for rows in shuffled(len(images), batch_size, generator):
         with timed("views"):
             parameters = views.draw(batch_size, generator), views.draw(batch_size, generator)
-        yield Drawn(images, order[start : start + batch_size], views, parameters, device)
+        yield Drawn(images, rows.numpy(), views, parameters, device)
+
+
+def shuffled(count: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """The rows of the batches of one epoch, in random order; those that fill no batch sit it out."""
+    order = torch.randperm(count, generator=generator)
+    for start in range(0, count - batch_size + 1, batch_size):
+        yield order[start : start + batch_size]
 
 
 def pairs_of_views(

@@ -83,7 +83,7 @@ def _begin(loaded: "Config", out: Path | None, name: str) -> "Run":
     if complaint := prepared.images.complaint():
         screen.warn(complaint)
     run = experiment.begin(prepared, out or runs.next_free(Path("runs"), name))
-    held = holdings(prepared.images, assembly.share_out(prepared.config, prepared.images))
+    held = holdings(prepared.images, prepared.shards)
     screen.mention_holdings(held.clients, held.classes, held.counts.tolist())
     _train(prepared, run)
     return run

@@ -34,6 +34,8 @@ class Simulation:
     def close(self) -> None:
         """End whatever runs and forget what clients remember."""
         self.states.close()
+        for client in self.clients.values():
+            client.cache.clear()
 
     def __enter__(self) -> "Simulation":
         return self

@@ -17,6 +17,7 @@ from fedmcc.engines.embedded import EmbeddedOptions
 from fedmcc.engines.sharing import SharedImages
 from fedmcc.engines.worker import Answer, Order, Orders, Workshop, unpacked_answer, work
 from fedmcc.errors import InputError
+from fedmcc.feature_cache import FeatureCache
 from fedmcc.memory import memory_size
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Stage
@@ -111,6 +112,7 @@ class Pool(Simulation):
         self.make = make
         self.initial = to_bytes(prefixed("net", detached(net.state_dict())))
         self.workers: list[Worker] = []
+        self.homes: dict[int, Worker] = {}  # who had a client last, and may have features of it
         self.images: SharedImages | None = None
 
     def run(self, stage: Stage, tasks: Sequence[Task]) -> Iterator[Step | Update]:
@@ -146,11 +148,20 @@ class Pool(Simulation):
         while waiting and len(self._busy()) < self.most:
             self._staff(min(self.most, len(self._busy()) + len(waiting)))
             worker = next(worker for worker in self.workers if worker.task is None)
-            task = waiting[0]
+            place = self._choose(orders.stage, worker, waiting)
+            task = waiting[place]
             if worker.give(task, orders.of(task, self.states.get(task.client))):
-                waiting.popleft()
+                del waiting[place]
+                self.homes[task.client] = worker
             else:
                 self._dismiss(worker)
+
+    def _choose(self, stage: Stage, worker: Worker, waiting: deque[Task]) -> int:
+        """Which task this worker takes: where features are kept, of a client that it had, or nobody had."""
+        if not stage.views_per_image:
+            return 0
+        homes = [self.homes.get(task.client) for task in waiting]
+        return min(range(len(homes)), key=lambda place: (homes[place] is not worker) + bool(homes[place]))
 
     def _speaking(self) -> list[Worker]:
         pipes = wait([worker.pipe for worker in self._busy()])
@@ -198,8 +209,9 @@ class Pool(Simulation):
             self.images = SharedImages(clients)
             pairs = zip(clients, self.images.parts(), strict=True)
             self.clients = {client.index: replace(client, images=images) for client, images in pairs}
+        cache = FeatureCache(processes=self.most)
         bare = [
-            replace(client, images=np.empty((0, *client.images.shape[1:]), np.uint8))
+            replace(client, images=np.empty((0, *client.images.shape[1:]), np.uint8), cache=cache)
             for client in self.clients.values()
         ]
         return Workshop(self.make, bare, self.images, self.initial)

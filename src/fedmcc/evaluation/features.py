@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedmcc.errors import InputError
 from fedmcc.networks.momentum import Branch
+from fedmcc.states import State, detached, same
 from fedmcc.training import DivergedError
 
 Inputs = UInt8[np.ndarray, "n c h w"] | Float32[np.ndarray, "n d"]
@@ -33,19 +34,56 @@ def extract(
 
     A branch whose encoder does nothing takes features in their place.
     """
+    features = encode(branch.encoder, images, prepare, batch_size)
+    return Extracted(features, assign(branch, features, batch_size))
+
+
+def encode(
+    encoder: nn.Module, images: Inputs, prepare: Callable[[Tensor], Tensor], batch_size: int = 512
+) -> Float32[np.ndarray, "n d"]:
+    """The features of all images by the encoder in eval mode, where it is."""
     if len(images) == 0:
         raise InputError("There are no images to evaluate: check the data set and its limit.")
-    features, assignments = [], []
-    project = branch.cluster_projector
-    with evaluating(branch), torch.inference_mode():
-        for batch in _batches(images, batch_size, device_of(branch)):
-            found = branch.encoder(prepare(batch))
-            features.append(found.float().cpu())
-            if project is not None:
-                assignments.append(project(found).float().cpu())
-    if not all(torch.isfinite(batch).all() for batch in features):
+    with evaluating(encoder), torch.inference_mode():
+        found = [
+            encoder(prepare(batch)).float().cpu()
+            for batch in _batches(images, batch_size, device_of(encoder))
+        ]
+    if not all(torch.isfinite(batch).all() for batch in found):
         raise DivergedError("The features are not finite, training has diverged: lower the learning rate.")
-    return Extracted(torch.cat(features).numpy(), torch.cat(assignments).numpy() if assignments else None)
+    return torch.cat(found).numpy()
+
+
+def assign(
+    branch: Branch, features: Float32[np.ndarray, "n d"], batch_size: int = 512
+) -> Float32[np.ndarray, "n k"] | None:
+    """The soft assignments of all images from their features, if the branch has a cluster projector."""
+    project = branch.cluster_projector
+    if project is None:
+        return None
+    with evaluating(project), torch.inference_mode():
+        given = torch.from_numpy(features).to(device_of(branch))
+        batches = torch.split(given, batch_size)
+        return torch.cat([project(batch).float().cpu() for batch in batches]).numpy()
+
+
+class UntilChanged:
+    """What was computed with an encoder, until its weights are others."""
+
+    def __init__(self) -> None:
+        self._encoder: nn.Module | None = None
+        self._state: State = {}
+        self._found: dict[str, Any] = {}
+
+    def get(self, encoder: nn.Module, name: str, compute: Callable[[], Any]) -> Any:
+        """What is known by this name, computed if need be."""
+        state = encoder.state_dict()
+        if encoder is not self._encoder or not same(state, self._state):
+            self._found.clear()
+            self._encoder, self._state = encoder, detached(state)
+        if name not in self._found:
+            self._found[name] = compute()
+        return self._found[name]
 
 
 @contextmanager

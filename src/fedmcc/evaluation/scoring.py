@@ -1,15 +1,16 @@
 """What is scored during a run and at its end, from one extraction each."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from fedmcc.assignments import Assignment
 from fedmcc.data.base import Images, ImageSet
 from fedmcc.errors import InputError
 from fedmcc.evaluation.clustering import ClusterScores, cluster_sizes, score
-from fedmcc.evaluation.features import Extracted, extract
+from fedmcc.evaluation.features import Extracted, UntilChanged, assign, encode
 from fedmcc.evaluation.kmeans import Assigned, kmeans, raw_kmeans
 from fedmcc.evaluation.knn import WeightedKNN
 from fedmcc.evaluation.label_free import collapsed, score_without_labels
@@ -43,10 +44,12 @@ class Scorer:
     clusters: int
     seed: int
     options: Evaluation
+    known: UntilChanged = field(default_factory=UntilChanged)
 
     def extract(self, branch: Branch) -> Extracted:
         """Features and assignments of all images, without augmentation."""
-        return extract(branch, self.images.images, self.views.plain, self.options.batch_size)
+        features = self.known.get(branch.encoder, "features", lambda: self._encode(branch.encoder))
+        return Extracted(features, assign(branch, features, self.options.batch_size))
 
     def round(self, branch: Branch, with_head: bool, with_kmeans: bool) -> dict[str, float]:
         """The scores of a row of metrics; where something is undefined its key is absent.
@@ -60,14 +63,14 @@ class Scorer:
         if extracted.assignments is not None:
             pairs |= _fields("", score(self.images.labels, extracted.assignments.argmax(axis=1)))
         if with_kmeans:
-            pairs |= _fields("kmeans_", score(self.images.labels, self.kmeans(extracted)))
+            pairs |= _fields("kmeans_", score(self.images.labels, self.kmeans(extracted, branch)))
         return {key: value for key, value in pairs.items() if value is not None}
 
     def final(self, branch: Branch, extracted: Extracted) -> dict[str, Any]:
         """Side by side: k-means on pixels, the head, k-means on features, kNN; and what needs no label."""
         images, labels = self.images, self.images.labels
         pixels = raw_kmeans(images.images, self.clusters, self.seed)
-        found = {"pixels": pixels, "features": self.kmeans(extracted)}
+        found = {"pixels": pixels, "features": self.kmeans(extracted, branch)}
         if extracted.assignments is not None:
             found["head"] = extracted.assignments.argmax(axis=1)
         assigned = found.get("head", found["features"])
@@ -83,15 +86,23 @@ class Scorer:
             "warning": collapsed(extracted.features, assigned, self.clusters),
         }
 
-    def assign(self, extracted: Extracted) -> Assignment:
+    def assign(self, extracted: Extracted, branch: Branch | None = None) -> Assignment:
         """What the run says of each image: its head's word, or k-means where there is no head."""
         if extracted.assignments is None:
-            return Assignment(self.kmeans(extracted), confidence=None)
+            return Assignment(self.kmeans(extracted, branch), confidence=None)
         return Assignment.of_soft(extracted.assignments)
 
-    def kmeans(self, extracted: Extracted) -> Assigned:
-        """k-means on features."""
-        return kmeans(extracted.features, self.clusters, self.seed)
+    def kmeans(self, extracted: Extracted, branch: Branch | None = None) -> Assigned:
+        """k-means on features; on those that this branch gave `extract`, once."""
+
+        def found() -> Assigned:
+            return kmeans(extracted.features, self.clusters, self.seed)
+
+        labels: Assigned = found() if branch is None else self.known.get(branch.encoder, "k-means", found)
+        return labels
+
+    def _encode(self, encoder: nn.Module) -> Any:
+        return encode(encoder, self.images.images, self.views.plain, self.options.batch_size)
 
     def _knn(self, extracted: Extracted) -> float | None:
         labels = self.images.labels
@@ -100,11 +111,15 @@ class Scorer:
         return WeightedKNN().leave_one_out(extracted.features, labels)
 
     def _two_views(self, branch: Branch) -> tuple[Any, Any]:
+        views: tuple[Any, Any] = self.known.get(branch.encoder, "views", lambda: self._views(branch.encoder))
+        return views
+
+    def _views(self, encoder: nn.Module) -> tuple[Any, Any]:
         count = len(self.images)
         rows = np.linspace(0, count - 1, min(ALIGNED, count)).round().astype(int)  # files are sorted by class
         some: Images = self.images.images[rows]
         draw = generator(self.seed, "alignment")
-        a, b = (extract(branch, some, lambda batch: self.views(batch, draw)).features for _ in range(2))
+        a, b = (encode(encoder, some, lambda batch: self.views(batch, draw)) for _ in range(2))
         return a, b
 
 

@@ -38,6 +38,19 @@ class Stage:
     shared: Parts  # submodules averaged every round
     frozen: Parts = ()  # submodules the server hands out once, when a client meets the stage
     pace: float = 1.0  # multiple of training.learning_rate
+    encoder: str = ""  # the frozen submodule that alone sees the views, if there is one
+    views_per_image: int = 0  # whose features by that encoder are kept; 0: fresh views in every step
+    on_features: bool = False  # `represent` is given pairs of those features in place of views
+    precision: torch.dtype | None = None  # of the networks in a step; None: of their weights
+
+    def outputs(self, net: Any, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        """What `represent` gives, computed in the stage's precision, as the loss wants it: in full."""
+        if self.precision is None:
+            return self.represent(net, a, b)
+        with torch.autocast(a.device.type, self.precision):
+            found: Any = self.represent(net, a, b)
+        make = getattr(found, "_make", tuple)
+        return make([output.float() for output in found])
 
     def represent(self, net: Any, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
         """The outputs for two views of some images, a NamedTuple of a row per image.
@@ -102,6 +115,13 @@ def refuse_unless_share(options: object, name: str, section: str = "method") -> 
     value = getattr(options, name)
     if not 0 <= value <= 1:
         raise InputError(f"{section}.{name} is {value}: give a number between 0 and 1.")
+
+
+def refuse_single_views(options: Any, section: str = "method") -> None:
+    """Refuse a number of kept views of which no pair can be made."""
+    if options.views_per_image < 0 or options.views_per_image == 1:
+        value = options.views_per_image
+        raise InputError(f"{section}.views_per_image is {value}: give 2 or more, or 0 for fresh views.")
 
 
 @runtime_checkable

@@ -1,6 +1,6 @@
 """Algorithm 2: MCC's clustering stage over a frozen encoder, after any method that learned one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -8,7 +8,14 @@ from torch import Tensor, nn
 
 from fedmcc.losses import Anchor, Quartet, cluster_balance, momentum_contrast
 from fedmcc.messages import Task
-from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive, refuse_unless_share
+from fedmcc.methods.base import (
+    Memory,
+    Parts,
+    Stage,
+    refuse_single_views,
+    refuse_unless_positive,
+    refuse_unless_share,
+)
 from fedmcc.methods.mcc import Target
 from fedmcc.networks.momentum import Branch, follow, give_head
 from fedmcc.networks.projectors import cluster_projector
@@ -29,10 +36,12 @@ class ClusterContrast:
     positive_in_denominator: bool = False  # D1
     target: Target = "keep"  # the target head from round to round (D10)
     hidden: int | None = None  # width of the projector; None: as wide as the features
+    views_per_image: int = 8  # whose features by the frozen encoder are kept; 0: fresh views in every step
 
     def __post_init__(self) -> None:
         refuse_unless_positive(self, "temperature", "hidden", section="clustering")
         refuse_unless_share(self, "momentum", section="clustering")
+        refuse_single_views(self, section="clustering")
 
     def extend(self, net: Any, features: int, clusters: int) -> None:
         """Give the network an online cluster projector and its target."""
@@ -44,7 +53,8 @@ class ClusterContrast:
         """One stage."""
         head, target = "online.cluster_projector", "target.cluster_projector"
         shared = (head, target) if self.target == "share" else (head,)
-        return (Clustering(rounds=self.rounds, epochs=self.epochs, shared=shared, method=self),)
+        stage = Clustering(rounds=self.rounds, epochs=self.epochs, shared=shared, method=self)
+        return (replace(stage, views_per_image=self.views_per_image),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +66,17 @@ class Clustering(Stage):
     trained: Parts = ("online.cluster_projector",)
     shared: Parts = ("online.cluster_projector",)
     frozen: Parts = ("online.encoder",)
+    encoder: str = "online.encoder"
 
     def represent(self, net: Any, a: Tensor, b: Tensor) -> Quartet:
-        """One frozen encoder serves both branches (D13)."""
+        """One frozen encoder serves both branches , and both views at once (D13)."""
         online, target = net.online, net.target
-        h_a, h_b = without_gradient(lambda: (online.encoder(a), online.encoder(b)))
-        targets = without_gradient(lambda: (target.assign(h_a), target.assign(h_b)))
-        return Quartet(online.assign(h_a), online.assign(h_b), *targets)
+        if not self.on_features:
+            a, b = without_gradient(lambda: (online.encoder(a), online.encoder(b)))
+        h = torch.cat((a, b))
+        t_a, t_b = without_gradient(lambda: target.assign(h).chunk(2))
+        y_a, y_b = online.assign(h).chunk(2)
+        return Quartet(y_a, y_b, t_a, t_b)
 
     def loss(self, outputs: Quartet) -> Tensor:
         """L_C with the entropies maximised (D2) and without the target's (D7)."""

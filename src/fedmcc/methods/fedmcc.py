@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedmcc.losses import Anchor, Quartet, momentum_contrast
 from fedmcc.messages import Task
-from fedmcc.methods.base import Memory, Parts, Stage
+from fedmcc.methods.base import Memory, Parts, Stage, refuse_single_views
 from fedmcc.methods.cluster_contrast import ClusterContrast
 from fedmcc.methods.mcc import MCC, receive_pair
 from fedmcc.networks.momentum import MomentumPair
@@ -22,6 +22,11 @@ class FedMCC(MCC):
     anchor: Anchor = "online"  # D6; "paper" as printed
     clustering_rounds: int = 10  # R of Algorithm 2
     clustering_epochs: int = 5
+    views_per_image: int = ClusterContrast.views_per_image  # kept in Algorithm 2; 0: fresh ones in every step
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_single_views(self)
 
     def stages(self) -> tuple[Stage, ...]:
         """Representation, then clustering."""
@@ -42,6 +47,7 @@ class FedMCC(MCC):
             positive_in_denominator=self.positive_in_denominator,
             target=self.target,
             hidden=self.hidden,
+            views_per_image=self.views_per_image,
         )
 
 

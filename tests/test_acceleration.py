@@ -1,0 +1,107 @@
+"""Lower precision and compiled encoders: what they change, and what happens where there is no such thing."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedmcc import acceleration, experiment
+from fedmcc.acceleration import settled_precision
+from fedmcc.assembly import build_network
+from fedmcc.config import parse
+from fedmcc.errors import InputError
+from fedmcc.training import Training
+
+CPU = torch.device("cpu")
+
+
+def _config(**training):
+    table = {
+        "clusters": 3,
+        "threads": 1,
+        "device": "cpu",
+        "data": {"name": "digits", "limit": 40},
+        "views": {"size": 8},
+        "encoder": {"width": 4},
+        "method": {"name": "fedmcc", "rounds": 1, "epochs": 1, "clustering_rounds": 1, "hidden": 8},
+        "training": {"batch_size": 8, **training},
+    }
+    return parse(table)
+
+
+def _losses(path, **training):
+    return [row["loss"] for row in experiment.run(_config(**training), path).rows()]
+
+
+def test_bfloat16_is_close_to_float32_and_not_the_same(tmp_path):
+    full, lower = (_losses(tmp_path / kind, precision=kind) for kind in ("float32", "bfloat16"))
+    assert lower == pytest.approx(full, rel=0.02)
+    assert lower != full
+
+
+def test_bfloat16_goes_with_chunks(tmp_path):
+    whole, parts = (_losses(tmp_path / str(n), precision="bfloat16", chunk=n) for n in (8, 4))
+    assert parts == pytest.approx(whole, rel=0.1)
+
+
+def test_the_loss_sees_float32_whatever_the_network_computes_in():
+    net, stage = build_network(_config(), 1), _config().method.stages()[0]
+    views = torch.rand(2, 4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    full, lower = (replace(stage, precision=kind).outputs(net, *views) for kind in (None, torch.bfloat16))
+    assert type(lower) is type(full)
+    for own, other in zip(lower, full, strict=True):
+        assert own.dtype == torch.float32
+        torch.testing.assert_close(own, other, rtol=0.1, atol=0.1)
+        assert not torch.equal(own, other)
+
+
+def test_a_cpu_is_left_in_float32_unless_told_otherwise():
+    assert settled_precision("auto", CPU) == "float32"
+    assert settled_precision("bfloat16", CPU) == "bfloat16"
+
+
+def test_a_device_without_bfloat16_is_said():
+    with pytest.raises(InputError, match=r"training\.precision is bfloat16, which mps does not have"):
+        settled_precision("bfloat16", torch.device("mps"))
+
+
+def test_compiled_encoders_are_in_use_under_the_same_names(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda call, **_: lambda images: 2 * call(images))
+    plain, net = build_network(_config(), 1).eval(), build_network(_config(compile=True), 1).eval()
+    images = torch.rand(2, 1, 8, 8)
+    assert net.state_dict().keys() == plain.state_dict().keys()
+    for branch, other in ((net.online, plain.online), (net.target, plain.target)):
+        torch.testing.assert_close(branch.encoder(images), 2 * other.encoder(images))
+
+
+def test_where_nothing_can_be_compiled_one_sentence_says_so_and_all_is_as_before(monkeypatch, caplog):
+    def missing(call, **_):
+        def broken(images):
+            raise RuntimeError("No working C++ compiler found.\nMore of it")
+
+        return broken
+
+    monkeypatch.setattr(torch, "compile", missing)
+    with caplog.at_level(logging.WARNING, logger=acceleration.__name__):
+        net = build_network(_config(compile=True), 1).eval()
+    (record,) = caplog.records
+    assert record.getMessage().endswith("torch.compile fails here: No working C++ compiler found.")
+    images, plain = torch.rand(2, 1, 8, 8), build_network(_config(), 1).eval()
+    assert torch.equal(net.target.encoder(images), plain.target.encoder(images))
+
+
+def test_the_optimisers_of_all_tensors_at_once_move_them_as_one_by_one():
+    moved = []
+    for plain in (True, False):
+        draw = torch.Generator().manual_seed(0)
+        tensors = [torch.nn.Parameter(torch.randn(3, 5, generator=draw)) for _ in range(3)]
+        made = (
+            torch.optim.Adam(tensors, 3e-4, foreach=False) if plain else Training().build_optimizer(tensors)
+        )
+        for _ in range(4):
+            for tensor in tensors:
+                tensor.grad = torch.randn(3, 5, generator=draw)
+            made.step()
+        moved.append(torch.stack(list(tensors)))
+    assert torch.equal(*moved)
