@@ -5,13 +5,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from fedmcc.checkpoints import load_network, load_shapes
 from fedmcc.chunked import GHOSTS, has_ghosts
 from fedmcc.client import Client
-from fedmcc.config import Config
+from fedmcc.config import Config, load
 from fedmcc.data.base import ImageSet
 from fedmcc.engines import Simulation
 from fedmcc.errors import InputError
@@ -24,6 +26,7 @@ from fedmcc.networks.initialise import initialise
 from fedmcc.networks.momentum import Network
 from fedmcc.partition import Rows, settled, share
 from fedmcc.randomness import derive, generator
+from fedmcc.runs import Run
 from fedmcc.training import drawn_pairs
 
 log = logging.getLogger(__name__)
@@ -56,6 +59,32 @@ class Experiment:
         return sorted(self.engine.clients) if only is None else [only]
 
 
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The network of a run, and what scores it; nobody trains, so there are no clients."""
+
+    config: Config
+    net: Network
+    scorer: Scorer
+
+
+def reopen(run: Run, checkpoint: Path | None = None) -> Trained:
+    """The final network of a run, or one of its checkpoints, and the images that the run is scored on."""
+    path = checkpoint or run.model_file
+    load_shapes(path)  # says what is missing or damaged before images are loaded
+    # What was trained on one device can be scored on any.
+    config = without_first_weights(load(run.config_file, ["device=auto"]))
+    try:
+        images = scored_images(config)
+    except InputError as error:
+        raise InputError(f"The images of {run.path} cannot be loaded: {error}") from None
+    config = resolve(config, images)
+    _settle_threads(config)
+    net = build_network(config, images.images.shape[1])
+    load_network(net, path)
+    return Trained(config, net, _scorer(config, images))
+
+
 def prepare(config: Config) -> Experiment:
     """Load the images that the configuration names and assemble an experiment on them."""
     return assemble(config, config.data.load())
@@ -65,15 +94,21 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
     """Fill in what depends on the images, build the network and the clients."""
     config = resolve(config, images)
     _check(config, images)
-    torch.set_num_threads(config.general.threads or 1)
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    _settle_threads(config)
     make = partial(build_network, config, channels=images.images.shape[1])
     config = _with_chunk(config, make, images)
     net = make()
     if config.training.chunks(config.training.batch_size) and _has_ghosts(config, net):
         log.warning(GHOSTS)
     engine = config.engine.build(net, make, _clients(config, images))
-    return Experiment(config, images, _scorer(config, images), net, engine)
+    scored = images if config.evaluation.split is None else scored_images(config)
+    return Experiment(config, images, _scorer(config, scored), net, engine)
+
+
+def _settle_threads(config: Config) -> None:
+    """As many threads as the configuration says, and the same bits each time."""
+    torch.set_num_threads(config.general.threads or 1)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
 
 
 def _with_chunk(config: Config, make: Callable[[], Network], images: ImageSet) -> Config:
@@ -203,13 +238,18 @@ def _check(config: Config, images: ImageSet) -> None:
         )
 
 
-def _scorer(config: Config, images: ImageSet) -> Scorer:
-    general, split = config.general, config.evaluation.split
-    scored = images
-    if split is not None:
-        if "split" not in {field.name for field in fields(config.data)}:
-            raise InputError(f"evaluation.split is '{split}', but this data set has no splits: leave it out.")
-        scored = replace(config.data, split=split).load()  # type: ignore[call-arg]
+def scored_images(config: Config) -> ImageSet:
+    """The images of `evaluation.split`, or those trained on (D15)."""
+    split = config.evaluation.split
+    if split is None:
+        return config.data.load()
+    if "split" not in {field.name for field in fields(config.data)}:
+        raise InputError(f"evaluation.split is '{split}', but this data set has no splits: leave it out.")
+    return replace(config.data, split=split).load()  # type: ignore[call-arg]
+
+
+def _scorer(config: Config, scored: ImageSet) -> Scorer:
+    general = config.general
     if (general.clusters or 0) > len(scored):
         raise InputError(f"{general.clusters} clusters, but only {len(scored)} images to score: give more.")
     return Scorer(scored, config.views, general.clusters or 0, general.seed, config.evaluation)

@@ -19,6 +19,7 @@ WRITTEN = (  # by and by
     "scores.json.",
     "assignments.csv.",
     "final.safetensors.",
+    "evaluation.json.",
 )
 
 Row = dict[str, Any]

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 out = Console()
 err = Console(stderr=True)
@@ -35,6 +35,18 @@ def show_scores(scores: Mapping[str, Any], method: str) -> None:
     out.print("cluster sizes: " + " ".join(map(str, scores["sizes"])), highlight=False)
     if scores["warning"]:
         warn(scores["warning"])
+
+
+def show_evaluation(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+    """The scores of each protocol, as mean and deviation where there were several seeds."""
+    table = Table("protocol", "scored on", "score", Column("mean", justify="right"))
+    for protocol, scores in found.items():
+        for place, (name, score) in enumerate(scores.items()):
+            several = len(score["values"]) > 1
+            mean = f"{score['mean']:.3f}" + (f" ± {score['std']:.3f}" if several else "")
+            where = (protocol, f"{score['split']}, {score['images']:,} images")
+            table.add_row(*(("", "") if place else where), name, mean, end_section=place == len(scores) - 1)
+    out.print(table)
 
 
 def show_registry(title: str, entries: Sequence[tuple[str, str, str]]) -> None:

@@ -1,27 +1,54 @@
 """Commands that look at runs, data and what there is: evaluate, predict, views, partition, list."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedmcc.cli.program import Recipe, RunFolder, Settings, command
 from fedmcc.cli.training import load_recipe, method_name
 
+if TYPE_CHECKING:
+    from fedmcc.runs import Run
+
 
 @command
-def evaluate(run: RunFolder) -> None:
+def evaluate(
+    run: RunFolder,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="clustering, kmeans, federated-kmeans, knn, linear, semi: any, with commas."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How often protocols that draw are repeated.")] = 1,
+    checkpoint: Annotated[Path | None, typer.Option(help="Another network [the run's final one].")] = None,
+) -> None:
     """Score the final network of a run again, on its images."""
-    from fedmcc import assembly, checkpoints, config, runs, screen
+    from fedmcc import assembly, runs, screen
 
     opened = runs.open_run(run)
-    # What was trained on one device can be scored on any.
-    loaded = assembly.without_first_weights(config.load(opened.config_file, ["device=auto"]))
-    experiment = assembly.prepare(loaded)
-    checkpoints.load_network(experiment.net, opened.model_file)
-    online = experiment.net.online
-    scores = experiment.scorer.final(online, experiment.scorer.extract(online))
-    screen.show_scores(scores, method_name(experiment.config))
+    if protocol is not None:
+        _measure(opened, [name.strip() for name in protocol.split(",")], seeds, checkpoint)
+        return
+    trained = assembly.reopen(opened, checkpoint)
+    online = trained.net.online
+    scores = trained.scorer.final(online, trained.scorer.extract(online))
+    screen.show_scores(scores, method_name(trained.config))
+
+
+def _measure(run: "Run", names: Sequence[str], seeds: int, checkpoint: Path | None) -> None:
+    """Protocols, each recorded in the run as soon as it is known, unless it is of another network."""
+    from fedmcc import protocols, screen
+
+    run.read_json(protocols.FILE)  # a damaged one is refused before, not after
+    found = {}
+    for name, scores in protocols.measured(run, names, seeds, checkpoint):
+        found[name] = scores
+        if checkpoint is None:
+            protocols.record(run, {name: scores})
+    screen.show_evaluation(found)
+    if checkpoint is None:
+        screen.say(f"Recorded in {run.path / protocols.FILE}.")
 
 
 @command

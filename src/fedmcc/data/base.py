@@ -52,6 +52,9 @@ class Source:
     """Options that every data set has; an entry of DATASETS adds its own and `read`."""
 
     views: ClassVar[str] = "photo"  # the preset of views that fits these images
+    splits: ClassVar[tuple[str, str] | None] = (
+        None  # those to learn labels from and to score; None: it has none
+    )
     root: Path | None = None  # the folder that holds the files; None: the download cache
     limit: int | None = None  # the first so many images; None: all
 

@@ -20,6 +20,7 @@ TORONTO = ("https://www.cs.toronto.edu/~kriz/",)
 class CIFAR10(Source):
     """50,000 + 10,000 photographs of 32 x 32 pixels, 10 classes."""
 
+    splits: ClassVar[tuple[str, str]] = ("train", "test")
     archive: ClassVar[Remote] = Remote(
         "cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530", TORONTO
     )

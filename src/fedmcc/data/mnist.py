@@ -21,6 +21,7 @@ UNSIGNED_BYTES = 8  # the third byte of an idx file says the type
 class MNIST(Source):
     """60,000 + 10,000 handwritten digits of 28 x 28 pixels."""
 
+    splits: ClassVar[tuple[str, str]] = ("train", "test")
     views: ClassVar[str] = "digits"
     name: ClassVar[str] = "mnist"
     torchvision: ClassVar[str] = "MNIST/raw"  # where that library keeps the same files

@@ -21,6 +21,7 @@ BLOCK = 1000  # images copied at a time
 class STL10(Source):
     """5,000 + 8,000 photographs of 96 x 96 pixels, 10 classes; 100,000 more without labels."""
 
+    splits: ClassVar[tuple[str, str]] = ("train", "test")
     archive: ClassVar[Remote] = Remote(
         "stl10_binary.tar.gz",
         "md5:91f7769df0f17e558f3565bffb0c7dfb",

@@ -15,6 +15,7 @@ from fedmcc.errors import InputError
 class TinyImageNet(ImageFiles):
     """100,000 + 10,000 photographs of 64 x 64 pixels, 200 classes."""
 
+    splits: ClassVar[tuple[str, str]] = ("train", "val")
     archive: ClassVar[Remote] = Remote(
         "tiny-imagenet-200.zip",
         "md5:90528d7ca1a48142e341f4ef8d21d0de",

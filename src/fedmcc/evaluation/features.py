@@ -13,6 +13,8 @@ from fedmcc.errors import InputError
 from fedmcc.networks.momentum import Branch
 from fedmcc.training import DivergedError
 
+Inputs = UInt8[np.ndarray, "n c h w"] | Float32[np.ndarray, "n d"]
+
 
 class Extracted(NamedTuple):
     """A row per image: features of the encoder, soft assignments if the branch has a cluster projector."""
@@ -23,17 +25,20 @@ class Extracted(NamedTuple):
 
 def extract(
     branch: Branch,
-    images: UInt8[np.ndarray, "n c h w"],
+    images: Inputs,
     prepare: Callable[[Tensor], Tensor],
     batch_size: int = 512,
 ) -> Extracted:
-    """Run the branch in eval mode, where it is, over images that `prepare` turns into its input."""
+    """Run the branch in eval mode, where it is, over images that `prepare` turns into its input.
+
+    A branch whose encoder does nothing takes features in their place.
+    """
     if len(images) == 0:
         raise InputError("There are no images to evaluate: check the data set and its limit.")
     features, assignments = [], []
     project = branch.cluster_projector
     with evaluating(branch), torch.inference_mode():
-        for batch in _batches(images, batch_size, _device(branch)):
+        for batch in _batches(images, batch_size, device_of(branch)):
             found = branch.encoder(prepare(batch))
             features.append(found.float().cpu())
             if project is not None:
@@ -55,11 +60,12 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _batches(images: UInt8[np.ndarray, "n c h w"], size: int, device: torch.device) -> Iterator[Tensor]:
+def _batches(images: Inputs, size: int, device: torch.device) -> Iterator[Tensor]:
     for start in range(0, len(images), size):
         # A copy: images mapped from disk are read-only, which tensors cannot be.
         yield torch.from_numpy(np.array(images[start : start + size])).to(device)
 
 
-def _device(branch: Branch) -> torch.device:
-    return next((parameter.device for parameter in branch.parameters()), torch.device("cpu"))
+def device_of(module: nn.Module) -> torch.device:
+    """Where a module is; one without parameters is on the CPU."""
+    return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))

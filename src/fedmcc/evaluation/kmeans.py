@@ -1,11 +1,20 @@
-"""k-means on features, and on raw pixels as the baseline every method must beat."""
+"""k-means on features, of all at once or by clients, and on pixels as the baseline every method must beat."""
+
+from collections.abc import Sequence
 
 import numpy as np
+import torch
 from jaxtyping import Float32, Int64, UInt8
 from sklearn.cluster import KMeans
+from torch import nn
 
 from fedmcc import centroids
 from fedmcc.errors import InputError
+from fedmcc.evaluation.features import extract
+from fedmcc.messages import Update
+from fedmcc.methods.federated_kmeans import Centroids, FederatedKMeans, Whitening
+from fedmcc.networks.momentum import Branch, Network
+from fedmcc.states import adopt
 
 MOST_PIXELS = 2**28  # as 32-bit floats, 1 GiB: all of CIFAR, 1,783 colour images of 224 px
 
@@ -17,6 +26,24 @@ def kmeans(features: Rows, clusters: int, seed: int) -> Assigned:
     """The cluster of each row by k-means on rows of length 1."""
     rows = centroids.unit_rows(features)
     return _predict(_fit(rows, clusters, seed), rows)
+
+
+def federated_kmeans(
+    clients: Sequence[Rows], features: Float32[np.ndarray, "m d"], clusters: int, seed: int
+) -> Int64[np.ndarray, " m"]:
+    """The cluster of each row by the stages of federated k-means, run on the features that clients hold."""
+    method = FederatedKMeans()
+    net = Network(Branch(nn.Identity()))  # what passes through it are features already
+    method.extend(net, features.shape[1], clusters)
+    for stage in (Whitening(), Centroids(method=method, seed=seed)):
+        replies = [
+            Update(client, stage.name, 1, len(rows), None, {}, stage.extras(net, [torch.from_numpy(rows)]))
+            for client, rows in enumerate(clients)
+        ]
+        adopt(net, stage.combine(replies, net.state_dict()).weights)
+    assignments = extract(net.online, features, lambda rows: rows).assignments
+    assert assignments is not None
+    return np.asarray(assignments.argmax(axis=1), dtype=np.int64)
 
 
 def raw_kmeans(images: UInt8[np.ndarray, "n c h w"], clusters: int, seed: int) -> Assigned:

@@ -111,6 +111,7 @@ class Centroids(Stage):
     """Clients send centroids with counts; the server's weighted k-means of them are the prototypes."""
 
     method: FederatedKMeans
+    seed: int = 0  # of the first centres
     name: str = "centroids"
     rounds: int = 1
     epochs: int = 0
@@ -126,7 +127,7 @@ class Centroids(Stage):
         prototypes, clusters = head.groups.shape
         few = max(len(places) // self.method.images_per_centroid, min(clusters, len(places)))
         count = min(int(self.method.excess * prototypes), few)
-        model = centroids.fit(places, count, seed=0, restarts=LOCAL_RESTARTS)
+        model = centroids.fit(places, count, self.seed, restarts=LOCAL_RESTARTS)
         sizes = np.bincount(model.labels_, minlength=count)
         found = torch.from_numpy(model.cluster_centers_).float()
         return {"centroids": found, "sizes": torch.from_numpy(sizes)}
@@ -148,7 +149,7 @@ class Centroids(Stage):
         rows = torch.cat([update.extras["centroids"] for update in updates]).numpy()
         sizes = torch.cat([update.extras["sizes"] for update in updates]).numpy().astype(np.float32)
         count = min(len(vectors), len(rows))
-        fitted = centroids.fit(centroids.unit_rows(rows), count, seed=0, weights=sizes)
+        fitted = centroids.fit(centroids.unit_rows(rows), count, self.seed, weights=sizes)
         found = torch.from_numpy(fitted.cluster_centers_).to(vectors)
         shares = torch.from_numpy(np.bincount(fitted.labels_, sizes, len(vectors)) / sizes.sum()).to(groups)
         found = found[torch.arange(len(vectors)) % count]  # too few: some twice
