@@ -11,7 +11,7 @@ from fedmcc.reproduction.tables import Toml, home, read_toml
 PROTOCOLS = {
     "clustering": "clusters of the head, or of k-means on features or pixels where a row says so",
     "linear": "a linear classifier on frozen features, top-1 on the test images",
-    "semi": "a linear head on frozen features, trained with few labels, top-1 on the test images",
+    "semi": "training with few labels, top-1 on the test images",
     "tsne": "NMI of the head's clusters",
 }
 

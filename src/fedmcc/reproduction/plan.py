@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedmcc import config
+from fedmcc import config, protocols
 from fedmcc.errors import InputError
 from fedmcc.files import make_folder, write_atomically
 from fedmcc.reproduction.scales import cell_config, columns_at
@@ -13,7 +13,7 @@ from fedmcc.reproduction.tables import Column, Row, Table
 from fedmcc.runs import Run
 
 PLAN = "plan.json"
-PROTOCOLS = "protocols.json"  # what is measured after a run, in its folder
+PLANE = "tsne.csv"  # in a cell's folder
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,9 @@ class Cell:
     @property
     def measured(self) -> bool:
         """Whether its protocol needs no more than the run's own scores, or has been gone through."""
-        return self.protocol == "clustering" or self.protocol in self.run.read_json(PROTOCOLS)
+        if self.protocol == "tsne":
+            return (self.path / PLANE).exists()
+        return self.protocol == "clustering" or self.protocol in self.run.read_json(protocols.FILE)
 
     @property
     def done(self) -> bool:

@@ -5,7 +5,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedmcc.reproduction.plan import PROTOCOLS, Cell
+from fedmcc import protocols
+from fedmcc.reproduction.plan import Cell
 from fedmcc.reproduction.tables import Column, Row, Table
 
 
@@ -76,11 +77,11 @@ def _entry(table: Table, row: Row, column: Column, own: Sequence[Cell], marks: t
 
 def scores_of(cell: Cell, row: Row) -> dict[str, float]:
     """The scores of a finished cell, as the row reads it."""
-    if cell.protocol == "clustering":
-        found = cell.run.read_json("scores.json")["scores"].get(row.reads, {})
-    else:
-        found = cell.run.read_json(PROTOCOLS)[cell.protocol]
-    return {key: value["mean"] if isinstance(value, dict) else value for key, value in found.items()}
+    if cell.protocol in ("clustering", "tsne"):
+        found: dict[str, float] = cell.run.read_json("scores.json")["scores"].get(row.reads, {})
+        return found
+    measured = cell.run.read_json(protocols.FILE)[cell.protocol]
+    return {key: value["mean"] for key, value in measured.items()}
 
 
 def _absence(row: Row, column: Column, own: Sequence[Cell], marked: bool) -> str:

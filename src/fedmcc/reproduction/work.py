@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from fedmcc import assembly, config, experiment, runs
-from fedmcc.reproduction.plan import PROTOCOLS, Cell
+from fedmcc import assembly, config, experiment, protocols, runs
+from fedmcc.reproduction import planes
+from fedmcc.reproduction.plan import Cell
 from fedmcc.training import Step
 
 PAUSE = 0.5  # seconds between two words on how far a cell is
@@ -53,11 +54,6 @@ def _trained(cell: Cell, threads: int) -> Iterator[Moved]:
 def _measure(cell: Cell) -> None:
     """Go through the protocol and keep what it says."""
     if cell.protocol == "tsne":
-        from fedmcc.reproduction.figures import embed
-
-        found = embed(cell)
+        planes.measure(cell)
     else:
-        from fedmcc import protocols
-
-        found = protocols.evaluate(cell.run, [cell.protocol])[cell.protocol]
-    cell.run.write_json(PROTOCOLS, {cell.protocol: found})
+        protocols.record(cell.run, protocols.evaluate(cell.run, [cell.protocol]))
