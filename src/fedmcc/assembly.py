@@ -70,10 +70,10 @@ class Trained:
 
 def reopen(run: Run, checkpoint: Path | None = None) -> Trained:
     """The final network of a run, or one of its checkpoints, and the images that the run is scored on."""
-    path = checkpoint or run.model_file
-    load_shapes(path)  # says what is missing or damaged before images are loaded
     # What was trained on one device can be scored on any.
     config = without_first_weights(load(run.config_file, ["device=auto"]))
+    path = checkpoint or run.model_file
+    load_shapes(path)  # says what is missing or damaged before images are loaded
     try:
         images = scored_images(config)
     except InputError as error:

@@ -156,6 +156,37 @@ def test_a_checkpoint_that_does_not_fit_is_refused(
     assert "let the run finish" in refused(command, run, *more)
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("--protocol", "knn,liner"), "Unknown protocol 'liner'. Did you mean 'linear'?"),
+        (("--protocol", "knn", "--seeds", 0), "give 1 or more"),
+        (("--seeds", 3), "--protocol"),
+        (("--protocol", "knn", "--checkpoint", "nowhere.safetensors"), "no checkpoint at nowhere"),
+        (("--protocol", "knn", "--checkpoint", "tiny.toml"), "no safetensors file"),
+    ],
+)
+def test_a_protocol_that_cannot_be_followed_is_named(
+    refused: Refused, recipe: Path, run: Path, words: tuple[object, ...], hint: str
+) -> None:
+    assert hint in refused("evaluate", run, *words)
+
+
+def test_a_run_that_cannot_be_measured_is_named(refused: Refused, run: Path, pictures: Path) -> None:
+    words = ("evaluate", run, "--protocol", "knn")
+    (run / "evaluation.json").write_text("{")
+    assert "evaluation.json is damaged" in refused(*words)
+    (run / "evaluation.json").unlink()
+    replace_text(run / "config.toml", 'name = "digits"', f'name = "folder"\nroot = "{pictures}"')
+    assert "another architecture" in refused(*words)  # the pictures have three channels
+    pictures.rename(pictures.parent / "elsewhere")
+    assert f"images of {run} cannot be loaded: There is no folder {pictures}" in refused(*words)
+    (run / "checkpoints" / "final.safetensors").unlink()
+    assert "let the run finish" in refused(*words)
+    (run / "config.toml").write_text("seed = ")
+    assert "not valid TOML" in refused(*words)
+
+
 @pytest.mark.parametrize("file", ["model", "client-0", "extras", "progress"])
 def test_a_damaged_file_in_the_way_of_resuming_is_named(
     refused: Refused, unfinished: Path, file: str

@@ -25,11 +25,14 @@ def evaluate(
 ) -> None:
     """Score the final network of a run again, on its images."""
     from fedmcc import assembly, runs, screen
+    from fedmcc.errors import InputError
 
     opened = runs.open_run(run)
     if protocol is not None:
         _measure(opened, [name.strip() for name in protocol.split(",")], seeds, checkpoint)
         return
+    if seeds != 1:
+        raise InputError("--seeds is for protocols that draw: say which with --protocol.")
     trained = assembly.reopen(opened, checkpoint)
     online = trained.net.online
     scores = trained.scorer.final(online, trained.scorer.extract(online))

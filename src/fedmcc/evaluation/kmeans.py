@@ -29,8 +29,8 @@ def kmeans(features: Rows, clusters: int, seed: int) -> Assigned:
 
 
 def federated_kmeans(
-    clients: Sequence[Rows], features: Float32[np.ndarray, "m d"], clusters: int, seed: int
-) -> Int64[np.ndarray, " m"]:
+    clients: Sequence[Float32[np.ndarray, "_ d"]], features: Rows, clusters: int, seed: int
+) -> Assigned:
     """The cluster of each row by the stages of federated k-means, run on the features that clients hold."""
     method = FederatedKMeans()
     net = Network(Branch(nn.Identity()))  # what passes through it are features already
