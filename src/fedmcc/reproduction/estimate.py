@@ -7,15 +7,14 @@ import torch
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedmcc.assembly import build_network, stages, without_first_weights
+from fedmcc.assembly import bare_network, stages, without_first_weights
 from fedmcc.config import Config
 from fedmcc.methods.base import Stage
 from fedmcc.networks.momentum import Network
-from fedmcc.randomness import generator
 from fedmcc.reproduction.captions import described, images_of
 from fedmcc.reproduction.plan import Cell, Request
 from fedmcc.screen import out
-from fedmcc.training import train, trainable
+from fedmcc.training import trainable
 
 GPU = 10e12  # operations per second that a data-centre GPU is assumed to do in training at single precision
 CORE = 20e9  # and a core of a CPU
@@ -43,31 +42,31 @@ class Cost:
 
 
 class Estimator:
-    """Costs of cells; those that differ in seed or data alone share the counted step."""
+    """Costs of cells; those of the same stages, encoder and size share the counted step."""
 
     def __init__(self) -> None:
-        self._counted: dict[str, tuple[int, list[float]]] = {}
+        self._counted: dict[tuple[object, ...], list[float]] = {}
 
     def cost(self, config: Config) -> Cost | None:
         """The cost of a cell; None where its data set's size is not known before it is loaded."""
         known, images = described(config), images_of(config)
         if known is None or images is None:
             return None
-        whole = _complete(config, int(known["classes"]))
-        parameters, per_image = self._count(whole, int(known["channels"]))
+        with torch.device("meta"):  # shapes are counted, nothing is computed
+            net = bare_network(_complete(config, int(known["classes"])), int(known["channels"]))
+        per_image = self._count(net, config, int(known["channels"]))
         seen = [_share(config) * images * stage.rounds * stage.epochs for stage in stages(config)]
         operations = sum(count * each for count, each in zip(seen, per_image, strict=True))
+        parameters = sum(parameter.numel() for parameter in net.parameters())
         return Cost(images, round(sum(seen)), parameters, operations)
 
-    def _count(self, config: Config, channels: int) -> tuple[int, list[float]]:
-        key = repr((config.method, config.clustering, config.encoder, config.views.size, channels))
-        key += str(config.general.clusters)
+    def _count(self, net: Network, config: Config, channels: int) -> list[float]:
+        """Operations per image of each stage; the number of clusters hardly matters."""
+        kinds = tuple(type(stage) for stage in stages(config))
+        key = (*kinds, config.encoder, config.views.size, channels)
         if key not in self._counted:
-            net = build_network(config, channels)
-            parameters = sum(parameter.numel() for parameter in net.parameters())
-            size = config.views.size or 0
-            counted = [operations(net, stage, (channels, size, size)) for stage in stages(config)]
-            self._counted[key] = parameters, counted
+            shape = (channels, config.views.size or 0, config.views.size or 0)
+            self._counted[key] = [operations(net, stage, shape) for stage in stages(config)]
         return self._counted[key]
 
 
@@ -76,10 +75,9 @@ def operations(net: Network, stage: Stage, shape: tuple[int, int, int]) -> float
     parameters = trainable(net, stage)
     if not parameters or not stage.epochs:
         return 0.0
-    draw = generator(0, "estimate")
-    pair = torch.rand(BATCH, *shape, generator=draw), torch.rand(BATCH, *shape, generator=draw)
+    pair = (torch.empty(BATCH, *shape, device="meta") for _ in range(2))
     with FlopCounterMode(display=False) as counter:
-        next(train(net, stage, [pair], torch.optim.SGD(parameters, 0.0)))
+        stage.loss(stage.represent(net, *pair)).backward()  # type: ignore[no-untyped-call]
     return float(counter.get_total_flops()) / BATCH
 
 
@@ -124,6 +122,6 @@ def _share(config: Config) -> float:
 
 
 def _complete(config: Config, classes: int) -> Config:
-    """What a network can be built of, on this machine's CPU."""
-    general = replace(config.general, clusters=config.general.clusters or classes, device="cpu")
+    """What a network can be built of."""
+    general = replace(config.general, clusters=config.general.clusters or classes)
     return without_first_weights(replace(config, general=general))
