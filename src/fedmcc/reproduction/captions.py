@@ -6,7 +6,7 @@ from importlib.metadata import version
 from fedmcc.assembly import stages
 from fedmcc.config import Config, name_of
 from fedmcc.reproduction.plan import Cell, Request
-from fedmcc.reproduction.tables import Toml, home, read_toml
+from fedmcc.reproduction.tables import Toml, shared
 
 PROTOCOLS = {
     "clustering": "clusters of the head, or of k-means on features or pixels where a row says so",
@@ -53,7 +53,7 @@ def images_of(config: Config) -> int | None:
 
 def described(config: Config) -> Toml | None:
     """What is known of the data set without loading it."""
-    content: Toml | None = read_toml(home() / "datasets.toml").get(name_of("data", config.data))
+    content: Toml | None = shared("datasets").get(name_of("data", config.data))
     return content
 
 

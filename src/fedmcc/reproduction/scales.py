@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedmcc import config
 from fedmcc.errors import InputError, unknown
-from fedmcc.reproduction.tables import Changes, Column, Row, Table, Toml, home, read_toml
+from fedmcc.reproduction.tables import Changes, Column, Row, Table, Toml, home, read_toml, shared
 
 SCALES = ("smoke", "small", "paper")
 BY_NAME = {"data": "datasets", "method": "methods", "clustering": "clusterings"}  # section: key of a scale
@@ -15,7 +15,7 @@ def cell_config(table: Table, row: Row, column: Column, scale: str, settings: Se
     """The configuration of a cell: recipe, row, scale, then the person's own settings."""
     content = _changed(read_toml(recipe_file(row, column)), row.changes)
     if scale != "paper":
-        content = _scaled(content, read_toml(home() / "scales.toml")[scale])
+        content = _scaled(content, shared("scales")[scale])
     extent = table.scales.get(scale)
     if extent is not None:
         content = _changed(content, Changes(extent.replace, extent.change))

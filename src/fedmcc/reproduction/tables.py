@@ -124,6 +124,11 @@ def load_table(key: str) -> Table:
     return Table(key=key, rows=rows, columns=columns, scales=scales, misprints=misprints, **content)
 
 
+def shared(name: str) -> Toml:
+    """What all tables have in common: scales, datasets."""
+    return read_toml(home() / "tables" / "shared" / f"{name}.toml")
+
+
 def read_toml(path: Path) -> Toml:
     """A file that ships with the program."""
     return tomllib.loads(path.read_text())
