@@ -36,7 +36,7 @@ def test_a_figure_is_drawn_with_its_data(fedmcc: Command) -> None:
 
 def wait_for_rows(run: Path, count: int) -> None:
     """Until so many rounds of a cell are over."""
-    patience = time.monotonic() + 120
+    patience = time.monotonic() + 300
     while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").read_text().count("\n") < count:
         assert time.monotonic() < patience
         time.sleep(0.01)
@@ -55,7 +55,7 @@ def test_a_kill_loses_at_most_the_round_under_way_of_the_cell_under_way(
     kept = (second / "metrics.jsonl").read_text().splitlines()[:2]
     assert not (second / "scores.json").exists()
     process = started(*words)
-    err = process.communicate(timeout=120)[1]
+    err = process.communicate(timeout=300)[1]
     assert process.returncode == 0, err
     assert (first / "scores.json").stat().st_mtime_ns == finished
     rows = (second / "metrics.jsonl").read_text().splitlines()
@@ -67,7 +67,7 @@ def test_a_plan_says_what_it_would_cost_and_leaves_no_trace(fedmcc: Command) -> 
     result = fedmcc("reproduce", "momentum", "--scale", "paper", "--dry-run", "--out", "nothing")
     assert result.exit_code == 0, result.output
     assert "8 cells" in result.stdout
-    assert "27,500,000" in result.stdout  # 50,000 images, 500 epochs of the encoder and 50 of the head
+    assert "27.5 M" in result.stdout  # 50,000 images, 500 epochs of the encoder and 50 of the head
     assert not Path("nothing").exists()
 
 

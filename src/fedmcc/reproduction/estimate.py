@@ -87,7 +87,7 @@ def show(request: Request, planned: Sequence[Cell]) -> None:
     first = [cell for cell in planned if cell.seed == 0]
     costs = [estimator.cost(cell.config) for cell in first]
     table = Table("cell", title=f"{request.table.title}, scale {request.scale}")
-    for name in ("images", "images seen", "parameters", "operations", "GPU hours", "core hours"):
+    for name in ("images", "seen", "weights", "operations", "GPU hours", "core hours"):
         table.add_column(name, justify="right")
     for cell, cost in zip(first, costs, strict=True):
         table.add_row(f"{cell.row} {cell.column}", *_texts(cost))
@@ -109,8 +109,16 @@ def show(request: Request, planned: Sequence[Cell]) -> None:
 def _texts(cost: Cost | None) -> tuple[str, ...]:
     if cost is None:
         return ("not known", *("" for _ in range(5)))
-    counts = (f"{cost.images:,}", f"{cost.seen:,}", f"{cost.parameters:,}", f"{cost.operations:.1e}")
+    counts = (_short(cost.images), _short(cost.seen), _short(cost.parameters), f"{cost.operations:.1e}")
     return (*counts, f"{cost.gpu_hours:,.2f}", f"{cost.core_hours:,.2f}")
+
+
+def _short(number: int) -> str:
+    """Four digits and a unit, so that a terminal has room for all columns."""
+    for unit, size in (("M", 1_000_000), ("k", 1_000)):
+        if number >= size:
+            return f"{number / size:,.4g} {unit}"
+    return str(number)
 
 
 def _share(config: Config) -> float:
