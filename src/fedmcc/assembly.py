@@ -183,22 +183,28 @@ def without_first_weights(config: Config) -> Config:
 
 def build_network(config: Config, channels: int) -> Network:
     """The method's network with its first weights, on the configured device."""
+    with torch.random.fork_rng(devices=[]):  # modules draw weights when they are made: nobody shall notice
+        net = bare_network(config, channels)
+    initialise(net, generator(config.general.seed, "weights"))
+    # Channels last: pooling and convolutions of few channels run several times faster on CPUs.
+    net.to(find_device(config.general.device), memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if config.training.compile and config.views.size is not None:
+        compile_encoders(net, (channels, config.views.size, config.views.size))
+    return net
+
+
+def bare_network(config: Config, channels: int) -> Network:
+    """The same with whatever weights modules are made with."""
     general, size = config.general, config.views.size
     if general.clusters is None or size is None:
         raise InputError("The configuration is not complete: it needs clusters and views.size.")
-    with torch.random.fork_rng(devices=[]):  # modules draw weights when they are made: nobody shall notice
-        encoder = config.encoder.build(channels, size)
-        features = encoder.features
-        assert isinstance(features, int)
-        net = config.method.build(encoder, features, general.clusters)
-        if net.online.cluster_projector is not None and config.clustering.stages():
-            raise InputError("The method has a cluster head of its own: leave out the section [clustering].")
-        config.clustering.extend(net, features, general.clusters)
-    initialise(net, generator(general.seed, "weights"))
-    # Channels last: pooling and convolutions of few channels run several times faster on CPUs.
-    net.to(find_device(general.device), memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if config.training.compile:
-        compile_encoders(net, (channels, size, size))
+    encoder = config.encoder.build(channels, size)
+    features = encoder.features
+    assert isinstance(features, int)
+    net = config.method.build(encoder, features, general.clusters)
+    if net.online.cluster_projector is not None and config.clustering.stages():
+        raise InputError("The method has a cluster head of its own: leave out the section [clustering].")
+    config.clustering.extend(net, features, general.clusters)
     return net
 
 

@@ -2,11 +2,16 @@
 
 import os
 import tempfile
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedmcc.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where two processes in one folder are not noticed
+    fcntl = None  # type: ignore[assignment]
 
 Content = bytes | str | Iterable[bytes | memoryview]  # whole, or piece by piece
 
@@ -61,3 +66,17 @@ def write_output(path: Path, content: bytes | str) -> None:
         write_atomically(path, content)
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror}. Choose another name.") from None
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """Work in the folder of this file while no other process does; a killed one lets go of it."""
+    with path.open() as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InputError(
+                    f"{path.parent} is in use by another process: wait for it, or stop it."
+                ) from None
+        yield

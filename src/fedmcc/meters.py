@@ -106,7 +106,7 @@ class Lines:
         row = scored.row
         say(
             f"{row['stage']} {row['round']}/{scored.rounds}  {_facts(row)}  "
-            f"{self.pace.speed:,.0f} images/s  {_clock(self.pace.left)} left"
+            f"{self.pace.speed:,.0f} images/s  {clock(self.pace.left)} left"
         )
 
 
@@ -171,7 +171,8 @@ def _in_vain(row: Row) -> list[str]:
     return [f"{len(row[key])} {key}" for key in ("refused", "dropped") if row.get(key)]
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Seconds as minutes and hours."""
     minutes, seconds = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -9,12 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmcc.errors import InputError
-from fedmcc.files import make_folder, write_atomically
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where two processes on one run are not noticed
-    fcntl = None  # type: ignore[assignment]
+from fedmcc.files import claimed, make_folder, write_atomically
 
 FORMAT = 1  # raised when an older fedmcc could no longer read the directory
 
@@ -80,14 +75,7 @@ class Run:
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Work on the run while no other process does; a killed one lets go of it."""
-        with self.config_file.open() as file:
-            if fcntl is not None:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    raise InputError(
-                        f"{self.path} is in use by another process: wait for it, or stop it."
-                    ) from None
+        with claimed(self.config_file):
             yield
 
     def log(self, row: Mapping[str, Any]) -> None:

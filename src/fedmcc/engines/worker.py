@@ -81,7 +81,7 @@ def unpacked_answer(answer: Answer) -> tuple[Update, State]:
 def work(pipe: Connection, workshop: Workshop) -> None:
     """Answer orders until the pipe is closed: with steps, then an answer or an error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption from the keyboard is the parent's affair
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     net, clients, initial = workshop.make(), _clients(workshop), from_bytes(workshop.initial)
     try:
@@ -126,7 +126,7 @@ def _answer(pipe: Connection, net: Network, client: Client, order: Order, initia
         pipe.send(step)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Even a parent that was killed leaves nobody behind, whatever this worker is doing."""
     parent = parent_process()
     if parent is not None:

@@ -1,0 +1,77 @@
+"""Features as points of a plane, before and after training: measured once per cell, drawn from its file."""
+
+import csv
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedmcc.assembly import prepare
+from fedmcc.checkpoints import load_network
+from fedmcc.config import load
+from fedmcc.files import write_atomically
+from fedmcc.reproduction.plan import PLANE, Cell
+from fedmcc.reproduction.tables import Table
+
+HEADINGS = ("cell", "when", "class", "x", "y")
+MOST = 2_000  # images: t-SNE of more takes minutes
+
+
+class Point(NamedTuple):
+    """An image in the plane."""
+
+    cell: str
+    when: str
+    label: str
+    x: float
+    y: float
+
+
+def measure(cell: Cell) -> None:
+    """The t-SNE of a finished cell's features, before and after, into its folder."""
+    from fedmcc.evaluation.embedding import embed
+
+    experiment = prepare(load(cell.run.config_file))
+    scorer, net = experiment.scorer, experiment.net
+    chosen = np.linspace(0, len(scorer.images) - 1, min(MOST, len(scorer.images))).round().astype(int)
+    labels = scorer.images.labels
+    classes = [""] * len(chosen) if labels is None else [str(label) for label in labels[chosen]]
+    lines = [",".join(HEADINGS[1:])]
+    for when in ("before", "after"):
+        if when == "after":
+            load_network(net, cell.run.model_file)
+        points = embed(scorer.extract(net.online).features[chosen], cell.seed)
+        lines += [f"{when},{label},{x:.4f},{y:.4f}" for label, (x, y) in zip(classes, points, strict=True)]
+    write_atomically(cell.path / PLANE, "\n".join(lines) + "\n")
+
+
+def rows(table: Table, cells: Sequence[Cell]) -> list[Point]:
+    """The points of all finished cells."""
+    points = []
+    for cell in (cell for cell in cells if cell.done):
+        name = f"{table.rows[cell.row].name}, {table.columns[cell.column].name}, seed {cell.seed}"
+        with (cell.path / PLANE).open() as file:
+            points += [
+                Point(name, line["when"], line["class"], float(line["x"]), float(line["y"]))
+                for line in csv.DictReader(file)
+            ]
+    return points
+
+
+def draw(figure: Any, table: Table, points: Sequence[Point]) -> None:
+    """A line of panels per cell: before and after, coloured by class."""
+    names, moments = (list(dict.fromkeys(point[index] for point in points)) for index in (0, 1))
+    labels = sorted({point.label for point in points}, key=lambda label: (len(label), label))
+    figure.set_size_inches(4 * len(moments), 4 * len(names))
+    for name, line in zip(names, figure.subplots(len(names), len(moments), squeeze=False), strict=True):
+        for when, axes in zip(moments, line, strict=True):
+            own = [point for point in points if (point.cell, point.when) == (name, when)]
+            colours = [labels.index(point.label) for point in own]
+            spot = {
+                "c": colours,
+                "cmap": "tab20" if len(labels) > 10 else "tab10",
+                "s": 4,
+                "rasterized": True,
+            }
+            axes.scatter([point.x for point in own], [point.y for point in own], **spot)
+            axes.set(title=f"{name}\n{when} training", xticks=[], yticks=[])

@@ -1,0 +1,99 @@
+"""Every table of the paper is complete data: its figures as printed, its cells as recipes at every scale."""
+
+import math
+
+import pytest
+
+from fedmcc import config
+from fedmcc.reproduction import scales
+from fedmcc.reproduction.plan import places_at
+from fedmcc.reproduction.tables import Table, load_table, names
+
+PRINTED = {  # figures, counted in the paper; dashes are none
+    "federated-iid": 5 * 15 - 3,
+    "federated-noniid": 5 * 15 - 3,
+    "linear-resnet50": 8 * 4,
+    "linear-resnet18": 6 * 4,
+    "semi-supervised": 9 * 4 - 2,
+    "centralized": 18 * 18 - 35,
+    "update-both": 6 * 3 * 2,  # and FedMCC of the federated tables beside it
+    "local-epochs": 4 * 12,
+    "momentum": 2 * 12,
+    "accuracy-per-round": 0,
+    "tsne": 1,
+}
+
+
+def figures(table: Table) -> list[float]:
+    """All printed figures of a table."""
+    found = (value for row in table.rows.values() for cell in row.paper.values() for value in cell)
+    return [value for value in found if not math.isnan(value)]
+
+
+def test_every_table_and_figure_of_the_paper_is_there() -> None:
+    assert set(names()) == set(PRINTED)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_table_has_all_figures_that_the_paper_prints_in_percent(name: str) -> None:
+    table = load_table(name)
+    assert len(figures(table)) == PRINTED[name]
+    assert all(0 < figure < 100 for figure in figures(table))
+    for row in table.rows.values():
+        assert row.paper.keys() <= table.columns.keys()
+        assert all(len(cell) <= len(table.scores) for cell in row.paper.values())
+
+
+@pytest.mark.parametrize("scale", scales.SCALES)
+@pytest.mark.parametrize("name", PRINTED)
+def test_every_cell_has_a_recipe_that_the_scale_turns_into_a_configuration(name: str, scale: str) -> None:
+    table = load_table(name)
+    places = places_at(table, scale)
+    assert places
+    for row, column in places:
+        loaded = scales.cell_config(table, row, column, scale, [])
+        assert scale != "smoke" or config.name_of("data", loaded.data) == "digits"
+        assert scale == "paper" or config.name_of("encoder", loaded.encoder) == "convnet"
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_the_papers_scale_leaves_the_recipes_of_the_papers_rows_as_they_are(name: str) -> None:
+    table = load_table(name)
+    for row, column in places_at(table, "paper"):
+        if not row.ours and table.kind == "table":
+            own = scales.cell_config(table, row, column, "paper", [])
+            assert own == config.load(scales.recipe_file(row, column))
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_every_row_has_a_recipe_or_reads_a_row_that_has_or_says_why_not(name: str) -> None:
+    table = load_table(name)
+    run = {row.key for row, _ in table.places()}
+    for row in table.rows.values():
+        assert row.key in run or row.same_as in run or row.note
+    for misprint in table.misprints:
+        assert misprint.column in table.rows[misprint.row].paper
+
+
+@pytest.mark.parametrize("kind", ["iid", "noniid"])
+def test_figures_printed_in_several_tables_are_the_same(kind: str) -> None:
+    first = load_table(f"federated-{kind}").rows["fedmcc"].paper
+    for table, row in (("local-epochs", "E5-R100"), ("momentum", "m0.99")):
+        again = load_table(table).rows[row].paper
+        assert all(again[f"{data}-{kind}"] == first[data] for data in ("cifar10", "cifar100"))
+    assert load_table("update-both").rows[f"mnist-{kind}"].paper["online"] == first["mnist"]
+
+
+def test_figures_are_those_that_the_papers_text_speaks_of() -> None:
+    iid, apart = (load_table(f"federated-{kind}").rows for kind in ("iid", "noniid"))
+    gains = [
+        iid["fedmcc"].paper["cifar10"][1] - iid["fedu-mcc"].paper["cifar10"][1],
+        iid["fedmcc"].paper["mnist"][1] - iid["fedu-mcc"].paper["mnist"][1],
+        apart["fedmcc"].paper["mnist"][1] - apart["fedu-mcc"].paper["mnist"][1],
+    ]
+    assert gains == pytest.approx([6.9, 3.6, 2.9])
+    mcc = load_table("centralized").rows["mcc"].paper
+    assert (mcc["stl10"][1], mcc["imagenet10"][1]) == (87.0, 95.9)
+    assert load_table("linear-resnet18").rows["fedmcc-tuned"].paper["cifar10-noniid"] == [85.2]
+    semi = load_table("semi-supervised").rows
+    assert [semi[row].paper["noniid"][1] for row in ("fedmcc-18", "fedmcc-tuned-18")] == [82.0, 82.0]

@@ -1,0 +1,122 @@
+"""A table's cells, what they say together, how it is written, and what it would cost."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedmcc.errors import InputError
+from fedmcc.reproduction import curves, estimate, figures
+from fedmcc.reproduction.jobs import run_cells
+from fedmcc.reproduction.plan import Cell, Request, cells, settle
+from fedmcc.reproduction.results import Entry, collect
+from fedmcc.reproduction.tables import load_table
+from fedmcc.reproduction.work import Ended
+from fedmcc.reproduction.writing import write_table
+
+Ask = Callable[..., Request]
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    def asked(table: str = "momentum", seeds: int = 1, *settings: str) -> Request:
+        return Request(load_table(table), "smoke", tmp_path, seeds, settings=settings)
+
+    return asked
+
+
+def finish(cell: Cell, **scores: float) -> None:
+    """What a finished run leaves, of all that only what tables read."""
+    cell.path.mkdir(parents=True)
+    cell.run.write_json("scores.json", {"scores": {"head": scores, "features": scores}})
+
+
+def test_mean_and_sample_deviation_stand_beside_the_papers_figure() -> None:
+    entry = Entry({"acc": [90.0, 92.0, 94.0]}, {"acc": 87.3}, wanted=3)
+    assert entry.text("acc") == "92.0 ± 2.0 (87.3)"
+    assert replace(entry, wanted=5).text("acc") == "92.0 ± 2.0, 3 of 5 seeds (87.3)"
+    assert Entry({"acc": [90.0]}, {}, wanted=1).text("acc") == "90.0"
+
+
+def test_what_is_missing_says_why(ask: Ask) -> None:
+    request = ask("federated-iid")
+    planned = cells(request)
+    finish(planned[0], nmi=0.5, acc=0.25, ari=0.1)
+    found = collect(request.table, planned, {planned[1].name: "No such folder."}).entries
+    texts = {row: found[row, "mnist"].text("acc") for row in ("fedu-kmeans", "fedu-mcc", "cc", "ncc")}
+    assert texts["fedu-kmeans"] == "25.0 (80.6)"
+    assert texts["fedu-mcc"].startswith("failed (83.7) [")
+    assert (texts["cc"], texts["ncc"]) == ("not yet (80.8)", "not implemented")
+    assert found["cc", "stl10"].text("acc") == "not run (49.3)"
+
+
+def test_a_row_can_read_the_runs_of_another(ask: Ask) -> None:
+    request = ask("federated-iid")
+    planned = cells(request)
+    finish(next(cell for cell in planned if cell.row == "fedmcc"), nmi=0.5, acc=0.25, ari=0.1)
+    found = collect(request.table, planned, {}).entries
+    assert found["fedmcc-kmeans", "mnist"].text("acc") == "25.0"
+    assert "fedmcc-kmeans" not in {cell.row for cell in planned}
+
+
+def test_both_files_say_figures_protocol_scale_seeds_and_failures(ask: Ask, tmp_path: Path) -> None:
+    request = ask("momentum", 2)
+    planned = cells(request)
+    finish(planned[0], nmi=0.5, acc=0.25, ari=0.1)
+    write_table(request, planned, collect(request.table, planned, {planned[1].name: "Out of <disk>."}))
+    words = ("25.0, 1 of 2 seeds (52.4)", "200 images", "Seeds 0 to 1", "scored on the images trained on")
+    for name, reason in (("table.md", "Out of <disk>."), ("table.html", "Out of &lt;disk&gt;.")):
+        text = (tmp_path / name).read_text()
+        assert all(word in text for word in (*words, reason))
+
+
+def test_a_folder_of_another_table_scale_or_setting_is_refused(ask: Ask) -> None:
+    settle(ask(), cells(ask()))
+    settle(ask("momentum", 3), cells(ask("momentum", 3)))  # more seeds are more of the same
+    for other in (ask("local-epochs"), replace(ask(), scale="small"), ask("momentum", 1, "data.limit=99")):
+        with pytest.raises(InputError, match="choose another folder with --out"):
+            settle(other, cells(other))
+
+
+def test_cells_that_fail_say_why_and_the_others_go_on(ask: Ask, tmp_path: Path) -> None:
+    good, bad = cells(ask())
+    settle(ask(), [good, bad])
+    bad = replace(bad, config=replace(bad.config, views=replace(bad.config.views, size=2)))
+    words = [word for word in run_cells([bad, good], 1) if isinstance(word.news, Ended)]
+    assert [(word.cell.name, bool(word.news.reason)) for word in words] == [
+        (bad.name, True),
+        (good.name, False),
+    ]
+    assert "2" in words[0].news.reason
+    assert (good.done, bad.done) == (True, False)
+
+
+def test_curves_count_rounds_through_all_stages(ask: Ask, tmp_path: Path) -> None:
+    request = ask("accuracy-per-round")
+    planned = cells(request)
+    cell = next(cell for cell in planned if cell.row == "fedmcc")
+    cell.path.mkdir(parents=True)
+    rows = [("representation", {"kmeans_acc": 0.5}), ("clustering", {"acc": 0.75})]
+    lines = (json.dumps({"stage": stage, "round": 1} | scores) for stage, scores in rows)
+    (cell.path / "metrics.jsonl").write_text("\n".join(lines))
+    points = curves.rows(request.table, planned)
+    assert [(point.curve, point.round, point.score) for point in points] == [
+        ("FedMCC, k-means", 1, 0.5),
+        ("FedMCC, head", 2, 0.75),
+    ]
+    assert "FedMCC, head" in figures.draw(request, planned)
+    assert len((tmp_path / "figure.csv").read_text().splitlines()) == 3
+
+
+def test_operations_are_those_of_the_architecture_by_hand(ask: Ask) -> None:
+    cost = estimate.Estimator().cost(cells(ask("centralized"))[0].config)
+    first, last = 8 * 8 * 9 * 1 * 4, 4 * 4 * 4 * 32  # the convnet of width 4 at 8 px: multiplications
+    heads = (32 * 16 + 16 * 8) + (32 * 16 + 16 * 10)
+    # cc has one branch, both views: forward, and back to weights and, but for the images, inputs.
+    step = 2 * 2 * (3 * (first + last + heads) - first)
+    assert cost is not None
+    assert cost.seen == 200
+    assert step < cost.operations / cost.seen < 1.15 * step  # the rest is the loss
+    assert cost.parameters == 9 * 4 + 16 * 4 * 32 + 2 * (4 + 32) + heads + 16 + 8 + 16 + 10
