@@ -19,12 +19,14 @@ Rows = Float32[np.ndarray, "n d"]
 
 
 def embed(features: Rows, seed: int) -> Float32[np.ndarray, "n 2"]:
-    """t-SNE of rows of length 1 after PCA; where all rows are the same, or too few, there is nothing to see."""
+    """t-SNE of rows of length 1 after PCA; too few rows, or all the same, are put in one place."""
     rows = centroids.unit_rows(features)
     if len(rows) < FEWEST or np.ptp(rows, axis=0).max() < SAME:
         return np.zeros((len(rows), 2), dtype=np.float32)
     seed = seed % 2**32  # the range scikit-learn takes
-    reduced = PCA(min(DIMENSIONS, *rows.shape), svd_solver="randomized", random_state=seed).fit_transform(rows)
+    reduced = PCA(min(DIMENSIONS, *rows.shape), svd_solver="randomized", random_state=seed).fit_transform(
+        rows
+    )
     start = np.zeros((len(rows), 2), dtype=np.float32)
     start[:, : reduced.shape[1]] = reduced[:, :2] / reduced[:, 0].std() * 1e-4  # as scikit-learn begins
     perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)

@@ -11,7 +11,7 @@ Chart = dict[str, Any]
 
 LINES = tuple(f"var(--line-{number})" for number in range(1, 6))
 NAMED = 0.09  # of the width: stages narrower than that are not named in a chart
-LABELLED = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "kmeans_acc": "k-means on features, ACC"}
+LABELLED = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "kmeans_acc": "k-means ACC"}
 LABEL_FREE = {"confidence": "confidence", "balance": "balance", "silhouette": "silhouette"}
 FEATURES = {"alignment": "alignment", "uniformity": "uniformity"}
 MEGABYTE = 1e6
@@ -41,7 +41,7 @@ def stages(rows: Sequence[Row]) -> list[Stage]:
 
 
 def curves(rows: Sequence[Row]) -> dict[str, Chart]:
-    """Loss and scores per round, each chart only where it has something to show."""
+    """Loss and scores per round, each chart only where it has a line to show."""
     marks = stages(rows)
     charts = {
         "loss": chart(_losses(rows, marks), marks, "loss"),
@@ -50,7 +50,7 @@ def curves(rows: Sequence[Row]) -> dict[str, Chart]:
         "features": chart(_lines(rows, FEATURES), marks, "score"),
         "epsilon": chart(_lines(rows, {"epsilon": "ε spent"}), marks, "ε"),
     }
-    return {name: made for name, made in charts.items() if made["data"]}
+    return {name: made for name, made in charts.items() if any(len(line["x"]) > 1 for line in made["data"])}
 
 
 def chart(
@@ -85,10 +85,12 @@ def _marked(marks: Sequence[Stage], total: int) -> Chart:
 
 def _losses(rows: Sequence[Row], marks: Sequence[Stage]) -> list[Chart]:
     """A line per stage: losses of different stages do not compare."""
-    found = []
+    found: list[Chart] = []
     for mark in marks:
         own = rows[mark.first - 1 : mark.last]
-        points = [(mark.first + place, row["loss"]) for place, row in enumerate(own) if row.get("loss") is not None]
+        points = [
+            (mark.first + place, row["loss"]) for place, row in enumerate(own) if row.get("loss") is not None
+        ]
         if points:
             found.append(_line(points, plain(mark.name), LINES[len(found) % len(LINES)]))
     return found
@@ -126,7 +128,11 @@ def traffic(rows: Sequence[Row], federated: bool) -> dict[str, Chart]:
         "seconds": chart([bars("seconds", [row["seconds"] for row in rows], LINES[2])], marks, "seconds"),
     }
     if federated:
-        kinds = (("took part", "participants", LINES[0]), ("refused", "refused", LINES[3]), ("dropped", "dropped", LINES[4]))
+        kinds = (
+            ("took part", "participants", LINES[0]),
+            ("refused", "refused", LINES[3]),
+            ("dropped", "dropped", LINES[4]),
+        )
         counted = [bars(name, [len(row.get(key, ())) for row in rows], colour) for name, key, colour in kinds]
         charts["participants"] = chart([own for own in counted if any(own["y"])], marks, "clients")
     for made in charts.values():

@@ -29,7 +29,11 @@ class Cluster:
 def describe(assigned: Assigned, count: int) -> list[Cluster]:
     """All clusters in the order of the classes that they are matched with, then by number."""
     count = max(count, int(assigned.clusters.max()) + 1)
-    sizes, colours, table = cluster_sizes(assigned.clusters, count), palette(count), confusion(assigned, count)
+    sizes, colours, table = (
+        cluster_sizes(assigned.clusters, count),
+        palette(count),
+        confusion(assigned, count),
+    )
     matched = {} if assigned.labels is None else match(assigned.labels, assigned.clusters)
     found = []
     for number in range(count):

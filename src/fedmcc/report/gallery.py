@@ -13,7 +13,7 @@ from fedmcc.report.reading import Assigned
 from fedmcc.report.thumbnails import thumbnail
 
 MOST_PICTURES = 480  # in all: what a page carries
-ENOUGH, FEWEST = 10, 3  # pictures of each kind and cluster
+ENOUGH, FEWEST = 12, 3  # pictures of each kind and cluster
 
 Order = Float32[np.ndarray, " n"]
 
@@ -36,7 +36,9 @@ class Card:
     uncertain: list[Shown]
 
 
-def hang(images: ImageSet, assigned: Assigned, landscape: Landscape, clusters: Sequence[Cluster]) -> list[Card]:
+def hang(
+    images: ImageSet, assigned: Assigned, landscape: Landscape, clusters: Sequence[Cluster]
+) -> list[Card]:
     """A card for each cluster that has images, the largest ones where there are too many."""
     filled = [cluster for cluster in clusters if cluster.size]
     most = MOST_PICTURES // (2 * FEWEST)
@@ -45,7 +47,9 @@ def hang(images: ImageSet, assigned: Assigned, landscape: Landscape, clusters: S
     doubt = landscape.typicality if assigned.confidence is None else assigned.confidence
     cards = []
     for cluster in (cluster for cluster in filled if cluster in largest):
-        typical, uncertain = _chosen(assigned.clusters == cluster.number, (landscape.typicality, doubt), count)
+        typical, uncertain = _chosen(
+            assigned.clusters == cluster.number, (landscape.typicality, doubt), count
+        )
         shown = [[_shown(images, assigned, cluster, row) for row in rows] for rows in (typical, uncertain)]
         cards.append(Card(cluster, *shown))
     return cards

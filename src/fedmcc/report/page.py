@@ -29,7 +29,6 @@ class Pictured:
     map: Context | None = None
     cards: list[Card] = field(default_factory=list)
     views: list[list[str]] = field(default_factory=list)  # in each row an image, then views of it
-    small: bool = False  # so few pixels that they are best seen as squares
     complaint: str | None = None
 
 
@@ -112,14 +111,18 @@ def _sections(facts: Facts, pictured: Pictured) -> Context:
         "cards": pictured.cards,
         "certain": pictured.assigned is not None and pictured.assigned.confidence is not None,
         "views": pictured.views,
-        "small": pictured.small,
     }
 
 
 def _of_clusters(assigned: Assigned, count: int) -> dict[str, Chart]:
     clusters = describe(assigned, count)
     table = tables.confusions(assigned, clusters)
-    return {"sizes": tables.sizes(clusters)} | ({} if table is None else {"confusion": table})
+    sizes = tables.sizes(clusters)
+    return (
+        {"sizes": sizes}
+        if table is None
+        else {"sizes": sizes | {"height": table["height"]}, "confusion": table}
+    )
 
 
 def _refusals(facts: Facts) -> list[Context]:
@@ -130,10 +133,14 @@ def _refusals(facts: Facts) -> list[Context]:
         where = f"{row['stage']} {row['round']}"
         for refused in row.get("refused", ()):
             client, reason = refused.get("client"), refused.get("reason", "")
-            found.append({"where": where, "client": names.get(client, client), "what": "refused", "reason": reason})
+            found.append(
+                {"where": where, "client": names.get(client, client), "what": "refused", "reason": reason}
+            )
         for client in row.get("dropped", ()):
             reason = "It was asked and did not answer."
-            found.append({"where": where, "client": names.get(client, client), "what": "dropped", "reason": reason})
+            found.append(
+                {"where": where, "client": names.get(client, client), "what": "dropped", "reason": reason}
+            )
     return found[-MOST_REFUSALS:]
 
 

@@ -1,4 +1,4 @@
-"""What the network of a run sees in its images, and the images themselves; here alone a report needs torch."""
+"""What the network of a run sees in its images; here alone a report needs torch."""
 
 from dataclasses import dataclass
 
@@ -35,14 +35,12 @@ class Sight:
     views: Tiles
 
 
-def look(facts: Facts) -> Sight:
-    """Load images and network, and put a sample of the images on a plane.
+def look(facts: Facts, experiment: Experiment | None = None) -> Sight:
+    """Put a sample of the run's images on a plane; images and network are loaded if they are not given.
 
     Refused in a sentence where the images are gone or are no longer those of the run.
     """
-    # What was trained on one device can be looked at on any.
-    loaded = assembly.without_first_weights(config.load(facts.run.config_file, ["device=auto"]))
-    experiment = assembly.prepare(loaded)
+    experiment = experiment or _prepared(facts)
     scored = experiment.scorer.images
     if facts.assigned is not None and len(facts.assigned) != len(scored):
         raise InputError(
@@ -53,11 +51,17 @@ def look(facts: Facts) -> Sight:
     if kept is None or facts.assigned is None:
         extracted = _extracted(experiment, facts)
         assigned = facts.assigned or _assigned(experiment, extracted)
-        kept = _landscape(extracted, assigned, loaded.general.seed)
+        kept = _landscape(extracted, assigned, experiment.config.general.seed)
         landscape.save(facts.run, kept)
     else:
         assigned = facts.assigned
     return Sight(assigned, kept, scored, _views(experiment))
+
+
+def _prepared(facts: Facts) -> Experiment:
+    # What was trained on one device can be looked at on any.
+    loaded = config.load(facts.run.config_file, ["device=auto"])
+    return assembly.prepare(assembly.without_first_weights(loaded))
 
 
 def _extracted(experiment: Experiment, facts: Facts) -> Extracted:
@@ -80,7 +84,9 @@ def _assigned(experiment: Experiment, extracted: Extracted) -> Assigned:
     found: Assignment = experiment.scorer.assign(extracted)
     labels = scored.labels
     known = labels is not None and bool((labels >= 0).any())
-    classes = scored.classes or tuple(map(str, range(int(labels.max()) + 1 if known and labels is not None else 0)))
+    classes = scored.classes or tuple(
+        map(str, range(int(labels.max()) + 1 if known and labels is not None else 0))
+    )
     return Assigned(
         clusters=found.clusters.astype(np.int64),
         confidence=None if found.confidence is None else found.confidence.astype(np.float32),

@@ -18,7 +18,10 @@ Counts = Int64[np.ndarray, "rows columns"]
 def sizes(clusters: Sequence[Cluster]) -> Chart:
     """A bar per cluster, in its colour."""
     names = [f"{cluster.number}" for cluster in clusters]
-    hover = [f"cluster {cluster.number}" + (f" · {plain(cluster.matched)}" if cluster.matched else "") for cluster in clusters]
+    hover = [
+        f"cluster {cluster.number}" + (f" · {plain(cluster.matched)}" if cluster.matched else "")
+        for cluster in clusters
+    ]
     bar = {
         "type": "bar",
         "x": names,
@@ -95,7 +98,8 @@ def _heat(
         "ygap": 2 if numbered else 0,
     }
     layout = {
+        "margin": {"l": 44, "r": 12, "t": 52, "b": 10},
         "xaxis": {"title": {"text": across[0]}, "type": "category", "showgrid": False, "side": "top"},
         "yaxis": {"title": {"text": down[0]}, "type": "category", "autorange": "reversed", "showgrid": False},
     }
-    return {"data": [cells], "layout": layout, "height": min(TALLEST, 110 + 34 * len(counts))}
+    return {"data": [cells], "layout": layout, "height": min(TALLEST, 70 + 36 * len(counts))}

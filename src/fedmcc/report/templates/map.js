@@ -63,7 +63,7 @@ function picture(index) {
   const { url, width, height, columns, rows } = points.sheet;
   const node = document.createElement("div");
   const [column, row] = [index % columns, Math.floor(index / columns)];
-  node.className = width <= 32 ? "picture pixels" : "picture";
+  node.className = "picture";
   node.style.setProperty("--shape", `${width} / ${height}`);
   node.style.backgroundImage = `url(${url})`;
   node.style.backgroundSize = `${columns * 100}% ${rows * 100}%`;

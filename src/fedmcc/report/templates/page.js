@@ -19,7 +19,7 @@ function painted(value) {
 }
 
 function themed(layout, height) {
-  const axis = { gridcolor: "var(--grid)", linecolor: "var(--rule)", zerolinecolor: "var(--rule)", fixedrange: true, automargin: true };
+  const axis = { gridcolor: "var(--grid)", linecolor: "var(--rule)", zerolinecolor: "var(--rule)", fixedrange: true, ticks: "", automargin: true };
   const title = { font: { size: 12, color: "var(--muted)" }, standoff: 8 };
   const merged = (own = {}) => ({ ...axis, ...own, title: { ...title, ...own.title } });
   const small = window.innerWidth < 560;
@@ -34,7 +34,7 @@ function themed(layout, height) {
     dragmode: false,
     height,
     ...layout,
-    xaxis: merged(layout.xaxis),
+    xaxis: { showgrid: false, ...merged(layout.xaxis) },
     yaxis: merged(layout.yaxis),
   });
 }
@@ -85,7 +85,7 @@ const links = new Map();
 for (const section of document.querySelectorAll("main section")) {
   const link = document.createElement("a");
   link.href = `#${section.id}`;
-  link.textContent = section.querySelector("h2").textContent;
+  link.textContent = section.querySelector("h2").dataset.short || section.querySelector("h2").textContent;
   list.append(document.createElement("li"));
   list.lastChild.append(link);
   links.set(section, link);
