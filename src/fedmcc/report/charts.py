@@ -54,7 +54,7 @@ def curves(rows: Sequence[Row]) -> dict[str, Chart]:
 
 
 def chart(
-    data: Iterable[Chart], marks: Sequence[Stage], title: str, extent: Sequence[float] | None = None
+    data: Iterable[Chart], marks: Sequence[Stage], title: str, extent: Sequence[float | int] | None = None
 ) -> Chart:
     """Lines over the rounds of a run, with a mark where a stage begins."""
     total = max((mark.last for mark in marks), default=1)
@@ -105,7 +105,7 @@ def _lines(rows: Sequence[Row], names: Mapping[str, str]) -> list[Chart]:
     return found
 
 
-def _line(points: Sequence[tuple[int, float]], name: str, colour: str) -> Chart:
+def _line(points: Sequence[tuple[int, float | int]], name: str, colour: str) -> Chart:
     x, y = zip(*points, strict=True)
     mode = "lines" if len(points) > 40 else "lines+markers"
     return {
@@ -140,7 +140,7 @@ def traffic(rows: Sequence[Row], federated: bool) -> dict[str, Chart]:
     return charts
 
 
-def bars(name: str, heights: Sequence[float], colour: str) -> Chart:
+def bars(name: str, heights: Sequence[float | int], colour: str) -> Chart:
     """A bar per round."""
     return {
         "type": "bar",

@@ -17,7 +17,7 @@ from fedmcc.runs import Row
 APART = ("seed", "device", "threads", "engine")
 LABELS_NEEDED = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "features": "k-means ACC", "knn": "kNN"}
 LABEL_FREE = {"confidence": "confidence", "balance": "balance", "silhouette": "silhouette"}
-CURVES = {"loss": "Loss"} | LABELLED | LABEL_FREE
+LOSS = {"loss": "loss"}
 FAINT = "2b"  # opacity of a band
 LEVEL = 0.001  # scores nearer than that to the best are as good
 
@@ -34,7 +34,8 @@ class Group:
 def compare(runs: Sequence[Facts]) -> str:
     """The page that compares them."""
     groups = grouped(runs)
-    drawn = {key: overlaid(groups, key, name) for key, name in CURVES.items()}
+    drawn = _curves(groups, LABELLED) or _curves(groups, LABEL_FREE)
+    drawn |= _curves(groups, LOSS)
     table = [summary(group) for group in groups]
     columns = _columns(table, LABELS_NEEDED) or _columns(table, LABEL_FREE)
     return render_comparison(
@@ -44,19 +45,28 @@ def compare(runs: Sequence[Facts]) -> str:
             "groups": table,
             "columns": columns,
             "best": {key: _best(table, key) for key in columns},
-            "curves": {key: CURVES[key] for key, made in drawn.items() if made["data"]},
-            "charts": {key: made for key, made in drawn.items() if made["data"]},
+            "curves": {key: (LABELLED | LABEL_FREE | LOSS)[key] for key in drawn},
+            "charts": drawn,
             "differences": differences(groups),
-            "runs": [
-                {"name": run.name, "seed": run.config.get("seed"), "finished": run.run.finished}
-                for run in runs
-            ],
+            "runs": [_line(run) for run in runs],
         }
     )
 
 
+def _line(run: Facts) -> dict[str, Any]:
+    sent = sum(row.get("bytes_down", 0) + row.get("bytes_up", 0) for row in run.rows)
+    seconds = sum(row["seconds"] for row in run.rows)
+    found = {"name": run.name, "seed": run.config.get("seed"), "finished": run.run.finished}
+    return found | {"rounds": len(run.rows), "seconds": seconds, "bytes": sent}
+
+
 def _columns(table: Sequence[dict[str, Any]], names: dict[str, str]) -> dict[str, str]:
     return {key: name for key, name in names.items() if any(key in line["scores"] for line in table)}
+
+
+def _curves(groups: Sequence[Group], names: dict[str, str]) -> dict[str, Chart]:
+    drawn = {key: overlaid(groups, key) for key in names}
+    return {key: made for key, made in drawn.items() if made["data"]}
 
 
 def grouped(runs: Sequence[Facts]) -> list[Group]:
@@ -75,24 +85,19 @@ def grouped(runs: Sequence[Facts]) -> list[Group]:
 
 def summary(group: Group) -> dict[str, Any]:
     """The final scores of a group: mean, and deviation where there are several."""
-    gathered: dict[str, list[float]] = defaultdict(list)
+    gathered: dict[str, list[float | int]] = defaultdict(list)
     for run in group.runs:
         for key, value in final(run).items():
             gathered[key].append(value)
-    sent = [
-        sum(line.get("bytes_down", 0) + line.get("bytes_up", 0) for line in run.rows) for run in group.runs
-    ]
     return {
         "name": group.name,
         "colour": group.colour,
         "count": len(group.runs),
         "scores": {key: spread(values) for key, values in gathered.items()},
-        "seconds": statistics.fmean(sum(line["seconds"] for line in run.rows) for run in group.runs),
-        "bytes": statistics.fmean(sent),
     }
 
 
-def final(run: Facts) -> dict[str, float]:
+def final(run: Facts) -> dict[str, float | int]:
     """The scores of a finished run by the keys of the columns; nothing of one that is not."""
     scores = run.scores.get("scores", {})
     head, features = scores.get("head") or {}, scores.get("features") or {}
@@ -102,19 +107,19 @@ def final(run: Facts) -> dict[str, float]:
     return {key: found[key] for key in LABELS_NEEDED | LABEL_FREE if found.get(key) is not None}
 
 
-def spread(values: Sequence[float]) -> tuple[float, float | None]:
+def spread(values: Sequence[float | int]) -> tuple[float, float | None]:
     """Mean and standard deviation; of a single value there is none."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
-def overlaid(groups: Sequence[Group], key: str, title: str) -> Chart:
+def overlaid(groups: Sequence[Group], key: str) -> Chart:
     """A line per group through the means of its runs, in a band of one deviation."""
     data = [trace for group in groups for trace in _traces(group, key)]
     runs = [run.rows for group in groups for run in group.runs]
     longest = max(runs, key=len)
     same = all(_stages(rows) == _stages(longest[: len(rows)]) for rows in runs)
     marks = charts.stages(longest) if same else [charts.Stage("", 1, len(longest))]
-    return charts.chart(data, marks, title, None if key in ("loss", "silhouette") else [0, 1.02])
+    return charts.chart(data, marks, "", None if key in ("loss", "silhouette") else [0, 1.02])
 
 
 def _stages(rows: Sequence[Row]) -> list[str]:
@@ -127,7 +132,7 @@ def _traces(group: Group, key: str) -> list[Chart]:
     parts = charts.stages(longest) if key == "loss" else [charts.Stage("", 1, len(longest))]
     found: list[Chart] = []
     for part in parts:
-        gathered: dict[int, list[float]] = defaultdict(list)
+        gathered: dict[int, list[float | int]] = defaultdict(list)
         for run in group.runs:
             for number, row in enumerate(run.rows[part.first - 1 : part.last], part.first):
                 if row.get(key) is not None:
@@ -137,8 +142,9 @@ def _traces(group: Group, key: str) -> list[Chart]:
     return found
 
 
-def _band(group: Group, gathered: dict[int, list[float]], first: bool) -> list[Chart]:
-    x, found = list(gathered), [spread(values) for values in gathered.values()]
+def _band(group: Group, gathered: dict[int, list[float | int]], first: bool) -> list[Chart]:
+    x = sorted(gathered)
+    found = [spread(gathered[number]) for number in x]
     name, colour = plain(group.name), group.colour
     line: Chart = {"x": x, "y": [round(mean, 5) for mean, _ in found], "name": name, "showlegend": first}
     line |= {"mode": "lines" if len(x) > 1 else "markers", "marker": {"color": colour}}

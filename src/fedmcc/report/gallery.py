@@ -50,7 +50,9 @@ def hang(
         typical, uncertain = _chosen(
             assigned.clusters == cluster.number, (landscape.typicality, doubt), count
         )
-        shown = [[_shown(images, assigned, cluster, row) for row in rows] for rows in (typical, uncertain)]
+        shown = [
+            [_shown(images, assigned, cluster, int(row)) for row in rows] for rows in (typical, uncertain)
+        ]
         cards.append(Card(cluster, *shown))
     return cards
 

@@ -70,5 +70,5 @@ def _label_free(scores: Mapping[str, Any]) -> list[Tile]:
     return found
 
 
-def _tile(name: str, value: float, meaning: str) -> Tile:
-    return Tile(name, f"{value:.3f}", meaning, min(1.0, max(0.0, value)))
+def _tile(name: str, value: float | int, meaning: str) -> Tile:
+    return Tile(name, f"{value:.3f}", meaning, float(min(1, max(0, value))))

@@ -8,7 +8,7 @@ from fedmcc.report.charts import Stage
 from fedmcc.report.reading import Facts
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | int) -> str:
     """`2 min 27 s`."""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
@@ -17,7 +17,7 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def size(count: float) -> str:
+def size(count: float | int) -> str:
     """`12.3 MB`."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
