@@ -24,6 +24,7 @@ WRITTEN = (  # by and by
     "scores.json.",
     "assignments.csv.",
     "final.safetensors.",
+    "report.html.",
 )
 
 Row = dict[str, Any]

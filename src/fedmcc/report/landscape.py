@@ -30,7 +30,7 @@ def load(run: Run) -> Landscape | None:
     if not path.exists() or not run.model_file.exists():
         return None
     try:
-        with np.load(path, allow_pickle=False) as found:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
             if str(found["key"]) != _key(run):
                 return None
             return Landscape(found["rows"], found["points"], found["typicality"])

@@ -141,7 +141,7 @@ def _shares(path: Path) -> Shares | None:
     if not path.exists():
         return None
     try:
-        with np.load(path, allow_pickle=False) as found:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
             clients = tuple(map(str, found["clients"]))
             rows = tuple(found[f"rows_{client}"] for client in range(len(clients)))
             if "holdings" not in found:
