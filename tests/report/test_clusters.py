@@ -77,8 +77,8 @@ def test_images_of_another_class_are_marked() -> None:
 
 def test_each_picture_is_at_its_place_on_the_sheet() -> None:
     levels = np.arange(0, 220, 20, dtype=np.uint8)
-    images = np.broadcast_to(levels[:, None, None, None], (11, 1, 10, 16))
-    found = sheet(images)
+    images = np.broadcast_to(levels[::-1, None, None, None], (11, 1, 10, 16))
+    found = sheet(images, np.arange(11)[::-1])
     assert (found.width, found.height, found.columns, found.rows) == (16, 10, 4, 3)
     pixels = np.asarray(opened(found.url).convert("L"))
     for place, level in enumerate(levels):
@@ -87,5 +87,5 @@ def test_each_picture_is_at_its_place_on_the_sheet() -> None:
 
 
 def test_large_pictures_become_small() -> None:
-    found = sheet(np.zeros((2, 3, 224, 112), np.uint8))
+    found = sheet(np.zeros((2, 3, 224, 112), np.uint8), np.array([1]))
     assert (found.width, found.height) == (20, 40)

@@ -11,6 +11,7 @@ from fedmcc.report.reading import Assigned, Shares
 
 NUMBERED = 20  # rows or columns up to which cells have room for numbers
 TALLEST = 900  # pixels
+HEAT = [[0, "var(--heat-0)"], [0.5, "var(--heat-1)"], [1, "var(--heat-2)"]]
 
 Counts = Int64[np.ndarray, "rows columns"]
 
@@ -81,22 +82,19 @@ def _heat(
 ) -> Chart:
     """A table of numbers on coloured ground, small where it is large."""
     numbered = max(counts.shape) <= NUMBERED
-    cells = {
+    cells: Chart = {
         "type": "heatmap",
         "z": [[round(float(value), 4) for value in row] for row in share],
         "x": [plain(name) for name in across[1]],
         "y": [plain(name) for name in down[1]],
         "customdata": counts.tolist(),
         "text": [[str(value) if value else "" for value in row] for row in counts.tolist()],
-        "texttemplate": "%{text}" if numbered else "",
         "hovertemplate": f"{down[0]} %{{y}}, {across[0]} %{{x}}: %{{customdata:,}} images<extra></extra>",
-        "colorscale": [[0, "var(--heat-0)"], [0.5, "var(--heat-1)"], [1, "var(--heat-2)"]],
-        "zmin": 0,
-        "zmax": 1,
-        "showscale": False,
-        "xgap": 2 if numbered else 0,
-        "ygap": 2 if numbered else 0,
+        "colorscale": HEAT,
+        **{"zmin": 0, "zmax": 1, "showscale": False},
     }
+    if numbered:
+        cells |= {"texttemplate": "%{text}", "xgap": 2, "ygap": 2}
     layout = {
         "margin": {"l": 44, "r": 12, "t": 52, "b": 10},
         "xaxis": {"title": {"text": across[0]}, "type": "category", "showgrid": False, "side": "top"},

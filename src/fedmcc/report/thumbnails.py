@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Int64, UInt8
 from PIL import Image
 
 SIDE = 96  # pixels of a picture of the gallery, at most
@@ -34,15 +34,15 @@ def thumbnail(pixels: Pixels) -> str:
     return _url(picture, lossless=max(picture.size) <= PLAIN)
 
 
-def sheet(images: Stack) -> Sheet:
-    """All pictures on one sheet, row by row."""
-    columns = max(1, math.isqrt(max(len(images) - 1, 0)) + 1)
-    rows = -(-len(images) // columns)
+def sheet(images: Stack, chosen: Int64[np.ndarray, " m"]) -> Sheet:
+    """The chosen images on one sheet, row by row; they may be more than fit in memory."""
+    columns = math.isqrt(len(chosen) - 1) + 1
+    rows = -(-len(chosen) // columns)
     width, height = _picture(images[0], SHEET_SIDE).size
     page = Image.new("RGB" if images.shape[1] == 3 else "L", (columns * width, rows * height))
-    for place, pixels in enumerate(images):
+    for place, image in enumerate(chosen):
         row, column = divmod(place, columns)
-        page.paste(_picture(pixels, SHEET_SIDE), (column * width, row * height))
+        page.paste(_picture(np.asarray(images[image]), SHEET_SIDE), (column * width, row * height))
     return Sheet(_url(page, lossless=max(width, height) <= PLAIN // 2), width, height, columns, rows)
 
 

@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from fedmcc.errors import InputError
 from fedmcc.files import write_output
 from fedmcc.report import landscape
-from fedmcc.report.clusters import class_colours, describe
-from fedmcc.report.colours import NOTHING, palette
+from fedmcc.report.clusters import describe
 from fedmcc.report.gallery import hang
 from fedmcc.report.landscape import Landscape
+from fedmcc.report.mapping import draw_map
 from fedmcc.report.page import Pictured, render
 from fedmcc.report.reading import Assigned, Facts, read
 from fedmcc.report.thumbnails import sheet, thumbnail
@@ -49,12 +47,12 @@ def picture(facts: Facts, images: bool, experiment: "Experiment | None" = None) 
     """What is to be seen of the images, as far as they and the network can be found."""
     kept = landscape.load(facts.run)
     if not images and kept is not None and facts.assigned is not None:
-        return Pictured(facts.assigned, _map(facts, facts.assigned, kept))
+        return Pictured(facts.assigned, draw_map(facts, facts.assigned, kept))
     try:
         return _seen(facts, images, experiment)
     except (InputError, OSError, ArithmeticError) as error:
         complaint = f"Images cannot be shown. {error}"
-        drawn = None if kept is None or facts.assigned is None else _map(facts, facts.assigned, kept)
+        drawn = None if kept is None or facts.assigned is None else draw_map(facts, facts.assigned, kept)
         return Pictured(facts.assigned, drawn, complaint=complaint)
 
 
@@ -62,13 +60,13 @@ def _seen(facts: Facts, images: bool, experiment: "Experiment | None") -> Pictur
     from fedmcc.report.sight import look  # torch takes a second, which a comparison need not wait for
 
     sight = look(facts, experiment)
-    drawn = _map(facts, sight.assigned, sight.landscape)
+    drawn = draw_map(facts, sight.assigned, sight.landscape)
     if not images:
         return Pictured(sight.assigned, drawn)
-    some = np.stack([sight.images.images[row] for row in sight.landscape.rows])
+    rows = sight.landscape.rows
     drawn |= {
-        "sheet": sheet(some)._asdict(),
-        "names": [sight.assigned.names[row] for row in sight.landscape.rows],
+        "sheet": sheet(sight.images.images, rows)._asdict(),
+        "names": [sight.assigned.names[row] for row in rows],
     }
     clusters = describe(sight.assigned, facts.config.get("clusters") or 0)
     return Pictured(
@@ -88,45 +86,3 @@ def located(facts: Facts) -> tuple[Assigned, Landscape]:
 
     sight = look(facts)
     return sight.assigned, sight.landscape
-
-
-def _map(facts: Facts, assigned: Assigned, seen: Landscape) -> dict[str, Any]:
-    """The points with their cluster, label and client, and the names and colours of these."""
-    rows = seen.rows
-    clusters = describe(assigned, facts.config.get("clusters") or 0)
-    by_number = sorted(clusters, key=lambda cluster: cluster.number)
-    modes = [
-        {
-            "key": "cluster",
-            "names": [str(cluster.number) for cluster in by_number],
-            "colours": [cluster.colour for cluster in by_number],
-            "of": assigned.clusters[rows].tolist(),
-        }
-    ]
-    if assigned.labels is not None:
-        modes.append(
-            {
-                "key": "label",
-                "names": [*assigned.classes, "none"],
-                "colours": [*class_colours(clusters, len(assigned.classes)), NOTHING],
-                "of": [
-                    int(label) if label >= 0 else len(assigned.classes) for label in assigned.labels[rows]
-                ],
-            }
-        )
-    if facts.shares is not None and facts.scored_itself and len(facts.shares.clients) > 1:
-        names = list(facts.shares.clients)
-        owners = facts.shares.owners()
-        if len(owners) == len(assigned):
-            found = {"names": names, "colours": palette(len(names)), "of": owners[rows].tolist()}
-            modes.append({"key": "client", **found})
-    sure = None if assigned.confidence is None else [round(float(c), 3) for c in assigned.confidence[rows]]
-    return {
-        "x": [round(float(x), 2) for x in seen.points[:, 0]],
-        "y": [round(float(y), 2) for y in seen.points[:, 1]],
-        "modes": modes,
-        "confidence": sure,
-        "total": len(assigned),
-        "sheet": None,
-        "names": None,
-    }
