@@ -17,6 +17,7 @@ from fedmcc.report.tiles import tiles
 
 MOST_REFUSALS = 200  # lines of the table
 MOST_CLIENTS = 200
+TALL = 440  # pixels of the chart beside a table of any height
 
 Context = dict[str, Any]
 
@@ -117,12 +118,9 @@ def _sections(facts: Facts, pictured: Pictured) -> Context:
 def _of_clusters(assigned: Assigned, count: int) -> dict[str, Chart]:
     clusters = describe(assigned, count)
     table = tables.confusions(assigned, clusters)
-    sizes = tables.sizes(clusters)
-    return (
-        {"sizes": sizes}
-        if table is None
-        else {"sizes": sizes | {"height": table["height"]}, "confusion": table}
-    )
+    height = {} if table is None else {"height": min(TALL, table["height"])}
+    sizes = tables.sizes(clusters) | height
+    return {"sizes": sizes} | ({} if table is None else {"confusion": table})
 
 
 def _refusals(facts: Facts) -> list[Context]:

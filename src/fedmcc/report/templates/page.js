@@ -71,11 +71,15 @@ let before = "";
 addEventListener("beforeprint", () => {
   before = root.dataset.theme || "";
   root.dataset.theme = "light";
-  for (const element of drawn.keys()) { draw(element); Plotly.relayout(element, { width: 640, autosize: false }); }
+  for (const element of drawn.keys()) {
+    const height = element.id === "landscape" ? 556 : element.offsetHeight;
+    draw(element);
+    Plotly.relayout(element, { width: 640, height, autosize: false });
+  }
 });
 addEventListener("afterprint", () => {
   root.dataset.theme = before;
-  for (const element of drawn.keys()) Plotly.relayout(element, { width: null, autosize: true });
+  for (const element of drawn.keys()) Plotly.relayout(element, { width: null, height: null, autosize: true });
   drawAll();
 });
 
