@@ -1,11 +1,15 @@
 """How long the program takes to answer, and the package to be imported, each in fresh processes in turns.
 
+The reports are of a run on 200 digits, made first: of it alone, again from what that kept, and compared.
+
 python benchmarks/startup.py [--quick] [--repeats 9] [--json FILE]
 """
 
 import functools
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 from measuring import in_turns, parser, show, spread, write_json
 
@@ -21,9 +25,11 @@ CASES = {
 def main() -> None:
     """Print the median of each, and what it takes beyond Python itself."""
     options = parser(__doc__, repeats=9, quick=3).parse_args()
-    taken = in_turns(
-        {name: functools.partial(start, words) for name, words in CASES.items()}, options.repeats
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        cases = CASES | reports(Path(folder) / "run")
+        taken = in_turns(
+            {name: functools.partial(start, words) for name, words in cases.items()}, options.repeats
+        )
     nothing = taken["python -c pass"]
     rows = []
     for name, times in taken.items():
@@ -33,9 +39,22 @@ def main() -> None:
     write_json(options.json, taken)
 
 
+def reports(run: Path) -> dict[str, tuple[str, ...]]:
+    """A small run is made, and commands that report on it."""
+    recipe = run.with_suffix(".toml")
+    recipe.write_text('[data]\nlimit = 200\n[method]\nname = "mcc"\nrounds = 2\n')
+    start(("-m", "fedmcc", "run", str(recipe), "--out", str(run), "--no-report"))
+    report = ("-m", "fedmcc", "report", str(run))
+    return {
+        "fedmcc report RUN": report,
+        "fedmcc report RUN --no-images": (*report, "--no-images"),
+        "fedmcc report RUN RUN": (*report, str(run), "--out", str(run / "both.html")),
+    }
+
+
 def start(words: tuple[str, ...]) -> None:
     """Let a process begin and end."""
-    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ WRITTEN = (  # by and by
     "final.safetensors.",
     "noise.secret.",
     "evaluation.json.",
+    "report.html.",
 )
 
 Row = dict[str, Any]

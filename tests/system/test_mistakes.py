@@ -129,7 +129,7 @@ def test_an_out_folder_that_is_taken_or_impossible_is_refused(
     assert "Choose another folder" in refused("run", recipe, "--out", run / "config.toml" / "below")
 
 
-@pytest.mark.parametrize("command", ["resume", "evaluate", "predict"])
+@pytest.mark.parametrize("command", ["resume", "evaluate", "predict", "report"])
 def test_what_is_no_run_directory_is_refused(
     refused: Refused, run: Path, pictures: Path, command: str
 ) -> None:
@@ -232,6 +232,7 @@ def test_a_table_that_cannot_be_written_is_refused(refused: Refused, run: Path, 
         (("views", "digits", "--out", "v.png", "--preset", "medicine"), "preset of views 'medicine'"),
         (("views", "digts", "--out", "v.png"), "Did you mean 'digits'"),
         (("resume", "."), "not a run directory"),
+        (("plot", ".", "--out", "figures"), "not a run directory"),
     ],
 )
 def test_other_commands_name_the_mistake_too(refused: Refused, words: tuple[str, ...], hint: str) -> None:

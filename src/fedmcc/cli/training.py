@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from fedmcc.config import Config
     from fedmcc.runs import Run
 
+Report = Annotated[bool, typer.Option("--report/--no-report", help="Write RUN/report.html at the end.")]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Record the rounds in RUN/tensorboard.")]
+
+
+class Wishes(NamedTuple):
+    """What a run leaves behind besides its own files."""
+
+    report: bool = True
+    tensorboard: bool = False
+
 
 @command
 def run(
@@ -20,6 +30,8 @@ def run(
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The new run directory [runs/RECIPE-001].")] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Write where time went to profile.md.")] = False,
+    report: Report = True,
+    tensorboard: TensorBoard = False,
 ) -> None:
     """Train on a recipe, or on a folder of images.
 
@@ -27,18 +39,18 @@ def run(
     """
     loaded, name = load_recipe(recipe, settings), recipe.resolve().stem
     if not profile:
-        _begin(loaded, out, name)
+        _begin(loaded, out, name, Wishes(report, tensorboard))
         return
     from fedmcc import profiles, screen
 
-    with profiles.profiling(loaded) as clock:
-        begun = _begin(loaded, out, name)
+    with profiles.profiling(loaded) as clock:  # of the run: no report
+        begun = _begin(loaded, out, name, Wishes(False, tensorboard))
         profiles.write_profile(begun, clock)
     screen.say(f"Where time went: {begun.path / 'profile.md'}.")
 
 
 @command
-def resume(run: RunFolder) -> None:
+def resume(run: RunFolder, report: Report = True, tensorboard: TensorBoard = False) -> None:
     """Go on with an interrupted run, to the same bits as without."""
     from fedmcc import assembly, config, runs, screen
 
@@ -48,12 +60,13 @@ def resume(run: RunFolder) -> None:
         screen.say(f"{run} is complete: nothing to resume.")
         screen.show_scores(opened.read_json("scores.json"), method_name(loaded))
     else:
-        _train(assembly.prepare(loaded), opened)
+        _train(assembly.prepare(loaded), opened, Wishes(report, tensorboard))
 
 
 @command
 def demo(
     out: Annotated[Path | None, typer.Option(help="The new run directory [runs/demo-001].")] = None,
+    report: Report = True,
 ) -> None:
     """Five clients cluster handwritten digits, in a few minutes."""
     from importlib.resources import as_file, files
@@ -62,7 +75,7 @@ def demo(
 
     with as_file(files("fedmcc") / "demo.toml") as recipe:
         loaded = config.load(recipe)
-    _begin(loaded, out, "demo")
+    _begin(loaded, out, "demo", Wishes(report))
 
 
 def load_recipe(recipe: Path, settings: Sequence[str] | None) -> "Config":
@@ -75,33 +88,61 @@ def load_recipe(recipe: Path, settings: Sequence[str] | None) -> "Config":
     return config.parse(config.apply_settings(table, settings or []))
 
 
-def _begin(loaded: "Config", out: Path | None, name: str) -> "Run":
+def _begin(loaded: "Config", out: Path | None, name: str, wishes: Wishes) -> "Run":
     from fedmcc import assembly, experiment, runs, screen
     from fedmcc.partition import holdings
 
+    _check(wishes)
     prepared = assembly.prepare(loaded)
     if complaint := prepared.images.complaint():
         screen.warn(complaint)
     run = experiment.begin(prepared, out or runs.next_free(Path("runs"), name))
     held = holdings(prepared.images, prepared.shards)
     screen.mention_holdings(held.clients, held.classes, held.counts.tolist())
-    _train(prepared, run)
+    _train(prepared, run, wishes)
     return run
 
 
-def _train(prepared: "Experiment", run: "Run") -> None:
+def _check(wishes: Wishes) -> None:
+    if wishes.tensorboard:
+        from fedmcc.tensorboard import refuse_without_tensorboard
+
+        refuse_without_tensorboard()
+
+
+def _train(prepared: "Experiment", run: "Run", wishes: Wishes) -> None:
     from shlex import quote
 
     from fedmcc import experiment, meters, screen
+    from fedmcc.tensorboard import recorded
 
+    _check(wishes)
     method, clusters = method_name(prepared.config), prepared.config.general.clusters
     screen.say(f"{method}: {len(prepared.images):,} images, {clusters} clusters, in {run.path}")
+    plan, events = experiment.plan(prepared, run), experiment.steps(prepared, run)
+    if wishes.tensorboard:
+        events = recorded(events, run.path / "tensorboard", len(run.rows()))
     try:
-        scores = meters.watch(experiment.steps(prepared, run), experiment.plan(prepared, run))
+        scores = meters.watch(events, plan)
     except KeyboardInterrupt:
         stop(f"Interrupted; go on with: fedmcc resume {quote(str(run.path))}", 130)
     screen.show_scores(scores, method)
     screen.say(f"The run is in {run.path}.")
+    if wishes.report:
+        _report(prepared, run)
+    else:
+        screen.say(f"Look at it with: fedmcc report {quote(str(run.path))}")
+
+
+def _report(prepared: "Experiment", run: "Run") -> None:
+    """The report of what has just been trained; if it fails, the run is no worse for it."""
+    from fedmcc import screen
+    from fedmcc.report.writing import write_report
+
+    try:
+        screen.say(f"Its report is {write_report([run.path], experiment=prepared)}.")
+    except Exception as error:  # whatever it is, hours of training are not to end in it
+        screen.warn(f"The report could not be written: {type(error).__name__}: {error}")
 
 
 def method_name(loaded: "Config") -> str:

@@ -1,0 +1,33 @@
+"""Commands that show runs to people: report, plot."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedmcc.cli.program import RunFolder, command
+
+
+@command
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="A run, or several to compare.")],
+    out: Annotated[Path | None, typer.Option(help="The HTML file to write [RUN/report.html].")] = None,
+    images: Annotated[bool, typer.Option("--images/--no-images", help="Show the images.")] = True,
+) -> None:
+    """Write a page that shows a run, or compares several."""
+    from fedmcc import screen
+    from fedmcc.report.writing import write_report
+
+    screen.say(f"Wrote {write_report(runs, out, images)}.")
+
+
+@command
+def plot(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option(help="The folder for the figures.")],
+) -> None:
+    """Draw the paper's figures of a run, as SVG and PNG."""
+    from fedmcc import screen
+    from fedmcc.report.figures import write_figures
+
+    screen.say(f"Wrote {', '.join(write_figures(run, out))} to {out}.")

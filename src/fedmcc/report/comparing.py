@@ -1,0 +1,203 @@
+"""Several runs side by side: those that differ only in their seed are one line, with mean and deviation."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedmcc.report import charts, words
+from fedmcc.report.charts import LABELLED, Chart, plain
+from fedmcc.report.colours import palette
+from fedmcc.report.page import render_comparison
+from fedmcc.report.reading import Facts, Table
+from fedmcc.runs import Row
+
+# What does not change what is learned.
+APART = ("seed", "device", "threads", "engine")
+LABELS_NEEDED = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "features": "k-means ACC", "knn": "kNN"}
+LABEL_FREE = {"confidence": "confidence", "balance": "balance", "silhouette": "silhouette"}
+LOSS = {"loss": "loss"}
+FAINT = "2b"  # opacity of a band
+LEVEL = 0.001  # scores nearer than that to the best are as good
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs of one configuration with different seeds."""
+
+    name: str
+    colour: str
+    runs: Sequence[Facts]
+
+
+def compare(runs: Sequence[Facts]) -> str:
+    """The page that compares them."""
+    groups = grouped(runs)
+    drawn = _curves(groups, LABELLED) or _curves(groups, LABEL_FREE)
+    drawn |= _curves(groups, LOSS)
+    table = [summary(group) for group in groups]
+    columns = _columns(table, LABELS_NEEDED) or _columns(table, LABEL_FREE)
+    return render_comparison(
+        {
+            "title": f"{len(runs)} runs compared",
+            "parts": [words.plural(len(groups), "configuration"), words.plural(len(runs), "run")],
+            "groups": table,
+            "columns": columns,
+            "best": {key: _best(table, key) for key in columns},
+            "curves": {key: (LABELLED | LABEL_FREE | LOSS)[key] for key in drawn},
+            "charts": drawn,
+            "differences": differences(groups),
+            "runs": [_line(run) for run in runs],
+        }
+    )
+
+
+def _line(run: Facts) -> dict[str, Any]:
+    sent = sum(row.get("bytes_down", 0) + row.get("bytes_up", 0) for row in run.rows)
+    seconds = sum(row["seconds"] for row in run.rows)
+    found = {"name": run.name, "seed": run.config.get("seed"), "finished": run.run.finished}
+    return found | {"rounds": len(run.rows), "seconds": seconds, "bytes": sent}
+
+
+def _columns(table: Sequence[dict[str, Any]], names: dict[str, str]) -> dict[str, str]:
+    return {key: name for key, name in names.items() if any(key in line["scores"] for line in table)}
+
+
+def _curves(groups: Sequence[Group], names: dict[str, str]) -> dict[str, Chart]:
+    drawn = {key: overlaid(groups, key) for key in names}
+    return {key: made for key, made in drawn.items() if made["data"]}
+
+
+def grouped(runs: Sequence[Facts]) -> list[Group]:
+    """The runs by configuration, in the order given; named by what tells them apart."""
+    found: dict[str, list[Facts]] = defaultdict(list)
+    for run in runs:
+        found[repr(sorted(_options(run.config).items()))].append(run)
+    options = [_options(own[0].config) for own in found.values()]
+    apart = [key for key in _keys(options) if len({repr(option.get(key)) for option in options}) > 1]
+    colours = palette(len(found))
+    return [
+        Group(_name(own, options[place], apart), colours[place], own)
+        for place, own in enumerate(found.values())
+    ]
+
+
+def summary(group: Group) -> dict[str, Any]:
+    """The final scores of a group: mean, and deviation where there are several."""
+    gathered: dict[str, list[float | int]] = defaultdict(list)
+    for run in group.runs:
+        for key, value in final(run).items():
+            gathered[key].append(value)
+    return {
+        "name": group.name,
+        "colour": group.colour,
+        "count": len(group.runs),
+        "scores": {key: spread(values) for key, values in gathered.items()},
+    }
+
+
+def final(run: Facts) -> dict[str, float | int]:
+    """The scores of a finished run by the keys of the columns; nothing of one that is not."""
+    scores = run.scores.get("scores", {})
+    head, features = scores.get("head") or {}, scores.get("features") or {}
+    found = dict(head or features)
+    found |= {"features": features.get("acc"), "knn": run.scores.get("knn")}
+    found |= run.scores.get("label_free", {})
+    return {key: found[key] for key in LABELS_NEEDED | LABEL_FREE if found.get(key) is not None}
+
+
+def spread(values: Sequence[float | int]) -> tuple[float, float | None]:
+    """Mean and standard deviation; of a single value there is none."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def overlaid(groups: Sequence[Group], key: str) -> Chart:
+    """A line per group through the means of its runs, in a band of one deviation."""
+    data = [trace for group in groups for trace in _traces(group, key)]
+    runs = [run.rows for group in groups for run in group.runs]
+    longest = max(runs, key=len)
+    same = all(_stages(rows) == _stages(longest[: len(rows)]) for rows in runs)
+    marks = charts.stages(longest) if same else [charts.Stage("", 1, len(longest))]
+    return charts.chart(data, marks, "", None if key in ("loss", "silhouette") else [0, 1.02])
+
+
+def _stages(rows: Sequence[Row]) -> list[str]:
+    return [row["stage"] for row in rows]
+
+
+def _traces(group: Group, key: str) -> list[Chart]:
+    """The means of a group; losses of different stages do not compare and are not joined."""
+    longest = max((run.rows for run in group.runs), key=len)
+    parts = charts.stages(longest) if key == "loss" else [charts.Stage("", 1, len(longest))]
+    found: list[Chart] = []
+    for part in parts:
+        gathered: dict[int, list[float | int]] = defaultdict(list)
+        for run in group.runs:
+            for number, row in enumerate(run.rows[part.first - 1 : part.last], part.first):
+                if row.get(key) is not None:
+                    gathered[number].append(row[key])
+        if gathered:
+            found += _band(group, gathered, first=not found)
+    return found
+
+
+def _band(group: Group, gathered: dict[int, list[float | int]], first: bool) -> list[Chart]:
+    x = sorted(gathered)
+    found = [spread(gathered[number]) for number in x]
+    name, colour = plain(group.name), group.colour
+    line: Chart = {"x": x, "y": [round(mean, 5) for mean, _ in found], "name": name, "showlegend": first}
+    line |= {"mode": "lines" if len(x) > 1 else "markers", "marker": {"color": colour}}
+    line |= {"type": "scatter", "legendgroup": name, "line": {"color": colour, "width": 2}}
+    if not any(deviation for _, deviation in found):
+        return [line]
+    above, below = ([round(mean + sign * (d or 0), 5) for mean, d in found] for sign in (1, -1))
+    area: Chart = {
+        "x": [*x, *reversed(x)],
+        "y": [*above, *reversed(below)],
+        "fill": "toself",
+        "mode": "lines",
+    }
+    area |= {"type": "scatter", "fillcolor": colour + FAINT, "line": {"width": 0}, "hoverinfo": "skip"}
+    return [area | {"showlegend": False, "legendgroup": name}, line]
+
+
+def differences(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Every option that is not the same in all groups, with its value in each."""
+    options = [_options(group.runs[0].config) for group in groups]
+    return [
+        {"key": key, "values": ["" if option.get(key) is None else str(option[key]) for option in options]}
+        for key in _keys(options)
+        if len({repr(option.get(key)) for option in options}) > 1
+    ]
+
+
+def _options(config: Table) -> dict[str, Any]:
+    """A configuration with dotted keys, but for what does not change what is learned."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in APART:
+            continue
+        flat |= (
+            {f"{key}.{inner}": own for inner, own in value.items()}
+            if isinstance(value, dict)
+            else {key: value}
+        )
+    return flat
+
+
+def _keys(options: Iterable[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(key for option in options for key in option))
+
+
+def _name(runs: Sequence[Facts], options: dict[str, Any], apart: Sequence[str]) -> str:
+    """The methods, data sets and so on that differ; else the first options that do; else the run."""
+    named = [str(options[key]) for key in apart if key.endswith(".name") and key in options]
+    if not named:
+        named = [f"{key.split('.')[-1]} {options[key]}" for key in apart[:3] if key in options]
+    return ", ".join(named) or runs[0].name
+
+
+def _best(table: Sequence[dict[str, Any]], key: str) -> float:
+    means: list[float] = [line["scores"][key][0] for line in table if key in line["scores"]]
+    return max(means) - LEVEL

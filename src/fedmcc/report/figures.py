@@ -1,0 +1,164 @@
+"""The paper's figures of a run, as files for a publication: SVG and PNG."""
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+from fedmcc.errors import InputError
+from fedmcc.files import write_output
+from fedmcc.report.charts import LABELLED, stages
+from fedmcc.report.clusters import class_colours, describe
+from fedmcc.report.colours import FIRST, NOTHING
+from fedmcc.report.reading import Assigned, Facts, read
+from fedmcc.report.writing import located
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KINDS = ("svg", "png")
+INCHES = {"wide": (6.0, 3.4), "square": (5.0, 5.0)}
+DOTS = 200  # per inch, of the PNG files
+MOST_NAMES = 20  # in a legend
+LOOK: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fedmcc",
+    "font.size": 9.0,
+    "axes.spines.top": False,
+}
+LOOK |= {"axes.spines.right": False, "legend.frameon": False}
+
+Draw = Callable[["Axes"], None]
+Points = Float32[np.ndarray, "m 2"]
+
+
+def write_figures(path: Path, folder: Path) -> list[str]:
+    """Each figure for which the run has what it takes; returns their names."""
+    _refuse_without_matplotlib()
+    facts = read(path)
+    drawings: dict[str, tuple[str, Draw | None]] = {
+        "accuracy": ("wide", _accuracy(facts)),
+        "loss": ("wide", _loss(facts)),
+        "holdings": ("wide", _holdings(facts)),
+    }
+    drawings |= {name: ("square", draw) for name, draw in _maps(facts).items()}
+    made = {name: (shape, draw) for name, (shape, draw) in drawings.items() if draw is not None}
+    for name, (shape, draw) in made.items():
+        for kind in KINDS:
+            write_output(folder / f"{name}.{kind}", _rendered(draw, shape, kind))
+    return list(made)
+
+
+def _refuse_without_matplotlib() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise InputError("Figures need matplotlib: install it with `pip install fedmcc[figures]`.") from None
+
+
+def _rendered(draw: Draw, shape: str, kind: str) -> bytes:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(LOOK):
+        figure = Figure(figsize=INCHES[shape], layout="constrained")
+        draw(figure.add_subplot())
+        buffer = io.BytesIO()
+        metadata = {"Date": None} if kind == "svg" else {}
+        figure.savefig(buffer, format=kind, dpi=DOTS, metadata=metadata)
+        return buffer.getvalue()
+
+
+def _accuracy(facts: Facts) -> Draw | None:
+    """ACC, NMI and ARI per round, or what can be said without labels."""
+    keys = [key for key in LABELLED if any(key in row for row in facts.rows)]
+    names: dict[str, str] = {key: LABELLED[key] for key in keys} or {"confidence": "confidence"}
+    if not any(key in row for key in names for row in facts.rows):
+        return None
+
+    def draw(axes: "Axes") -> None:
+        for colour, (key, name) in zip(FIRST, names.items(), strict=False):
+            points = [(number, row[key]) for number, row in enumerate(facts.rows, 1) if key in row]
+            axes.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=2.5, label=name)
+        axes.set(xlabel="round", ylabel="score", ylim=(0, 1))
+        axes.legend()
+        _mark_stages(axes, facts)
+
+    return draw
+
+
+def _loss(facts: Facts) -> Draw | None:
+    if all(row.get("loss") is None for row in facts.rows):
+        return None
+
+    def draw(axes: "Axes") -> None:
+        for colour, mark in zip(FIRST * len(facts.rows), stages(facts.rows), strict=False):
+            own = enumerate(facts.rows[mark.first - 1 : mark.last], mark.first)
+            points = [(number, row["loss"]) for number, row in own if row.get("loss") is not None]
+            if points:
+                axes.plot(*zip(*points, strict=True), color=colour, label=mark.name)
+        axes.set(xlabel="round", ylabel="loss")
+        axes.legend()
+        _mark_stages(axes, facts)
+
+    return draw
+
+
+def _mark_stages(axes: "Axes", facts: Facts) -> None:
+    for mark in stages(facts.rows)[1:]:
+        axes.axvline(mark.first - 0.5, color=NOTHING, linestyle=":", linewidth=0.8)
+
+
+def _holdings(facts: Facts) -> Draw | None:
+    """Discs whose area is the number of images, as in the picture of `fedmcc partition`."""
+    shares = facts.shares
+    if shares is None or shares.holdings is None or len(shares.clients) < 2:
+        return None
+    counts = shares.holdings
+
+    def draw(axes: "Axes") -> None:
+        rows, columns = np.nonzero(counts)
+        held = counts[rows, columns]
+        axes.scatter(columns, rows, s=180 * held / held.max(), color=FIRST[0])
+        axes.set_xticks(range(len(shares.classes)), [name[:12] for name in shares.classes])
+        axes.set_yticks(range(len(shares.clients)), [name[:12] for name in shares.clients])
+        axes.set(xlabel="class", ylabel="client", ylim=(len(shares.clients) - 0.5, -0.5))
+
+    return draw
+
+
+def _maps(facts: Facts) -> dict[str, Draw]:
+    """t-SNE coloured by cluster and, with labels, by class."""
+    assigned, seen = located(facts)
+    clusters = describe(assigned, facts.config.get("clusters") or 0)
+    numbers = sorted(clusters, key=lambda cluster: cluster.number)
+    names, colours = [str(cluster.number) for cluster in numbers], [cluster.colour for cluster in numbers]
+    found = {"tsne-clusters": _scatter(seen.points, assigned.clusters[seen.rows], names, colours)}
+    if assigned.labels is not None:
+        own = _named(assigned), class_colours(clusters, len(assigned.classes))
+        found["tsne-classes"] = _scatter(seen.points, assigned.labels[seen.rows], *own)
+    return found
+
+
+def _named(assigned: Assigned) -> list[str]:
+    return [name[:24] for name in assigned.classes]
+
+
+def _scatter(
+    points: Points, groups: Int64[np.ndarray, " m"], names: Sequence[str], colours: Sequence[str]
+) -> Draw:
+    def draw(axes: "Axes") -> None:
+        for group, (name, colour) in enumerate(zip(names, colours, strict=True)):
+            own = points[groups == group]
+            axes.scatter(own[:, 0], own[:, 1], s=4, color=colour, linewidths=0, label=name)
+        bare = points[groups < 0]
+        axes.scatter(bare[:, 0], bare[:, 1], s=4, color=NOTHING, linewidths=0)
+        axes.set_aspect("equal")
+        axes.axis("off")
+        if len(names) <= MOST_NAMES:
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=5, markerscale=3)
+
+    return draw

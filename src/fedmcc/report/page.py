@@ -1,0 +1,176 @@
+"""The page: what its templates need, and the HTML that they make of it."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+from plotly.offline import get_plotlyjs
+
+from fedmcc.report import charts, tables, words
+from fedmcc.report.charts import Chart
+from fedmcc.report.clusters import describe
+from fedmcc.report.gallery import Card
+from fedmcc.report.reading import Assigned, Facts
+from fedmcc.report.tiles import tiles
+
+MOST_REFUSALS = 200  # lines of the table
+MOST_CLIENTS = 200
+TALL = 440  # pixels of the chart beside a table of any height
+
+Context = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Pictured:
+    """What a page shows of the images, as far as there is something to show."""
+
+    assigned: Assigned | None = None
+    map: Context | None = None
+    cards: list[Card] = field(default_factory=list)
+    views: list[list[str]] = field(default_factory=list)  # in each row an image, then views of it
+    complaint: str | None = None
+
+
+def render(facts: Facts, pictured: Pictured) -> str:
+    """The report of one run."""
+    marks = charts.stages(facts.rows)
+    return _rendered("run.html", _summary(facts, marks, pictured) | _sections(facts, pictured))
+
+
+def render_comparison(context: Context) -> str:
+    """The report of several runs."""
+    return _rendered("comparison.html", context)
+
+
+def _rendered(template: str, context: Context) -> str:
+    loader = jinja2.PackageLoader("fedmcc.report")
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters |= {"duration": words.duration, "size": words.size}
+    environment.globals["plural"] = words.plural
+    assets = {name.replace(".", "_"): _asset(name) for name in ("style.css", "page.js", "map.js")}
+    return environment.get_template(template).render(context, plotly=get_plotlyjs(), **assets)
+
+
+def _asset(name: str) -> str:
+    return (files("fedmcc.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _summary(facts: Facts, marks: list[charts.Stage], pictured: Pictured) -> Context:
+    count = facts.scores.get("images") or (len(pictured.assigned) if pictured.assigned else None)
+    parts = [
+        words.plural(count, "image") if count else "",
+        words.plural(facts.config.get("clusters") or 0, "cluster") if facts.config.get("clusters") else "",
+        words.clients(facts),
+        words.plural(len(facts.rows), "round"),
+        words.duration(sum(row["seconds"] for row in facts.rows)) + " of training",
+        words.day(facts.environment.get("started")),
+    ]
+    return {
+        "title": f"{facts.option('method', default='A run')} on {facts.option('data', default='images')}",
+        "name": facts.name,
+        "parts": [part for part in parts if part],
+        "finished": facts.run.finished,
+        "warning": facts.scores.get("warning"),
+        "complaint": pictured.complaint,
+        "tiles": tiles(facts),
+        "settings": words.settings(facts, marks),
+        "config": facts.config_text,
+        "environment": facts.environment,
+        "evaluation": _evaluation(facts),
+    }
+
+
+def _evaluation(facts: Facts) -> list[tuple[str, str, Context]]:
+    """A line for each protocol and score of evaluation.json."""
+    lines = []
+    for protocol, scores in facts.evaluation.items():
+        for score, found in scores.items() if isinstance(scores, dict) else ():
+            if isinstance(found, dict) and isinstance(found.get("mean"), float):
+                spread = f"{found.get('std') or 0:.3f}"
+                entry = {"mean": f"{found['mean']:.3f}", "std": spread, "seeds": len(found.get("values", ()))}
+                lines.append((protocol, score, entry))
+    return lines
+
+
+def _sections(facts: Facts, pictured: Pictured) -> Context:
+    federated = len(facts.shares.clients) > 1 if facts.shares else facts.option("partition", "clients", 1) > 1
+    drawn = charts.curves(facts.rows) | charts.traffic(facts.rows, federated)
+    if facts.shares is not None and (held := tables.holdings(facts.shares)):
+        drawn["holdings"] = held
+    if pictured.assigned is not None:
+        drawn |= _of_clusters(pictured.assigned, facts.config.get("clusters") or 0)
+    return {
+        "charts": drawn,
+        "federated": federated,
+        "people": _people(facts) if federated else [],
+        "refusals": _refusals(facts),
+        "map": pictured.map,
+        "cards": pictured.cards,
+        "certain": pictured.assigned is not None and pictured.assigned.confidence is not None,
+        "views": pictured.views,
+    }
+
+
+def _of_clusters(assigned: Assigned, count: int) -> dict[str, Chart]:
+    clusters = describe(assigned, count)
+    table = tables.confusions(assigned, clusters)
+    height = {} if table is None else {"height": min(TALL, table["height"])}
+    sizes = tables.sizes(clusters) | height
+    return {"sizes": sizes} | ({} if table is None else {"confusion": table})
+
+
+def _refusals(facts: Facts) -> list[Context]:
+    """Whose updates did not count, and why; the last ones where there are many."""
+    names = _names(facts)
+    found = []
+    for row in facts.rows:
+        where = f"{row['stage']} {row['round']}"
+        for refused in row.get("refused", ()):
+            client, reason = refused.get("client"), refused.get("reason", "")
+            found.append(
+                {"where": where, "client": names.get(client, client), "what": "refused", "reason": reason}
+            )
+        for client in row.get("dropped", ()):
+            reason = "It was asked and did not answer."
+            found.append(
+                {"where": where, "client": names.get(client, client), "what": "dropped", "reason": reason}
+            )
+    return found[-MOST_REFUSALS:]
+
+
+def _people(facts: Facts) -> list[Context]:
+    """What each client did: the rounds it took part in, and what it sent and received."""
+    took, refused, dropped = Counter[int](), Counter[int](), Counter[int]()
+    down, up = Counter[int](), Counter[int]()
+    for row in facts.rows:
+        took.update(row.get("participants", ()))
+        refused.update(entry.get("client") for entry in row.get("refused", ()))
+        dropped.update(row.get("dropped", ()))
+        for client, (received, sent) in row.get("bytes", {}).items():
+            down[int(client)] += received
+            up[int(client)] += sent
+    held = [len(rows) for rows in facts.shares.rows] if facts.shares else []
+    return [
+        {
+            "name": name,
+            "images": held[client] if client < len(held) else None,
+            "took": took[client],
+            "refused": refused[client],
+            "dropped": dropped[client],
+            "down": down[client],
+            "up": up[client],
+        }
+        for client, name in list(_names(facts).items())[:MOST_CLIENTS]
+    ]
+
+
+def _names(facts: Facts) -> dict[int, str]:
+    """The clients' names by their numbers."""
+    if facts.shares is not None:
+        return dict(enumerate(facts.shares.clients))
+    seen = sorted({client for row in facts.rows for client in row.get("participants", ())})
+    return {client: str(client) for client in seen}

@@ -1,0 +1,118 @@
+"""What the network of a run sees in its images; here alone a report needs torch."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from fedmcc import assembly, checkpoints, config
+from fedmcc.assembly import Experiment
+from fedmcc.assignments import Assignment
+from fedmcc.data.base import ImageSet
+from fedmcc.errors import InputError
+from fedmcc.evaluation.embedding import MOST, embed, stratified, typicality
+from fedmcc.evaluation.features import Extracted
+from fedmcc.randomness import generator
+from fedmcc.report import landscape
+from fedmcc.report.landscape import Landscape
+from fedmcc.report.reading import Assigned, Facts
+from fedmcc.states import adopt
+
+ORIGINALS, VIEWS = 5, 7  # rows and columns of the picture of views
+
+Tiles = UInt8[np.ndarray, "rows columns c h w"]  # in each row an image, then views of it
+
+
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """What a report shows of the images."""
+
+    assigned: Assigned
+    landscape: Landscape
+    images: ImageSet
+    views: Tiles
+
+
+def look(facts: Facts, experiment: Experiment | None = None) -> Sight:
+    """Put a sample of the run's images on a plane; images and network are loaded if they are not given.
+
+    Refused in a sentence where the images are gone or are no longer those of the run.
+    """
+    experiment = experiment or _prepared(facts)
+    scored = experiment.scorer.images
+    if facts.assigned is not None and len(facts.assigned) != len(scored):
+        raise InputError(
+            f"The run assigned {len(facts.assigned):,} images and its data set now has {len(scored):,}: "
+            "put back the images that it was trained on."
+        )
+    kept = landscape.load(facts.run)
+    if kept is None or facts.assigned is None:
+        extracted = _extracted(experiment, facts)
+        assigned = facts.assigned or _assigned(experiment, extracted)
+        kept = _landscape(extracted, assigned, experiment.config.general.seed)
+        landscape.save(facts.run, kept)
+    else:
+        assigned = facts.assigned
+    return Sight(assigned, kept, scored, _views(experiment))
+
+
+def _prepared(facts: Facts) -> Experiment:
+    # What was trained on one device can be looked at on any.
+    loaded = config.load(facts.run.config_file, ["device=auto"])
+    return assembly.prepare(assembly.without_first_weights(loaded))
+
+
+def _extracted(experiment: Experiment, facts: Facts) -> Extracted:
+    """By the final network, or by the one of the last round; a head that is not trained yet says nothing."""
+    if facts.run.model_file.exists():
+        checkpoints.load_network(experiment.net, facts.run.model_file)
+    else:
+        saved = checkpoints.load_progress(facts.run)
+        if saved is None:
+            raise InputError(f"{facts.run.path} has no network yet: let `fedmcc resume` finish a round.")
+        adopt(experiment.net, saved.progress.model)
+    extracted = experiment.scorer.extract(experiment.net.online)
+    with_head = any("confidence" in row for row in facts.rows)
+    return extracted if with_head else extracted._replace(assignments=None)
+
+
+def _assigned(experiment: Experiment, extracted: Extracted) -> Assigned:
+    """The clusters so far, of a run that is not finished."""
+    scored = experiment.scorer.images
+    found: Assignment = experiment.scorer.assign(extracted)
+    labels = scored.labels
+    known = labels is not None and bool((labels >= 0).any())
+    classes = scored.classes or tuple(
+        map(str, range(int(labels.max()) + 1 if known and labels is not None else 0))
+    )
+    return Assigned(
+        clusters=found.clusters.astype(np.int64),
+        confidence=None if found.confidence is None else found.confidence.astype(np.float32),
+        labels=labels if known else None,
+        classes=classes if known else (),
+        names=list(map(str, scored.names if scored.names is not None else range(len(scored)))),
+    )
+
+
+def _landscape(extracted: Extracted, assigned: Assigned, seed: int) -> Landscape:
+    strata = assigned.clusters if assigned.labels is None else assigned.labels
+    rows = stratified(strata, MOST, seed)
+    points = embed(extracted.features[rows], seed)
+    return Landscape(rows, points, typicality(extracted.features, assigned.clusters))
+
+
+def _views(experiment: Experiment) -> Tiles:
+    """A few images, each followed by views of it as training draws them."""
+    images, views = experiment.images.images, experiment.config.views
+    rows = np.linspace(0, len(images) - 1, min(ORIGINALS, len(images))).round().astype(int)
+    some = torch.from_numpy(np.array(images[rows]))
+    draw = generator(experiment.config.general.seed, "picture")
+    tiles = [views.plain(some), *(views(some, draw) for _ in range(VIEWS))]
+    return _levels(torch.stack(tiles, dim=1))
+
+
+def _levels(pixels: Tensor) -> Tiles:
+    found: Tiles = pixels.mul(255).round().to(torch.uint8).cpu().numpy()
+    return found

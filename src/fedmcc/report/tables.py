@@ -1,0 +1,103 @@
+"""Charts of tables: who holds which classes, which cluster holds which class, how large clusters are."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int64
+
+from fedmcc.report.charts import Chart, plain
+from fedmcc.report.clusters import Cluster, confusion
+from fedmcc.report.reading import Assigned, Shares
+
+NUMBERED = 20  # rows or columns up to which cells have room for numbers
+TALLEST = 900  # pixels
+HEAT = [[0, "var(--heat-0)"], [0.5, "var(--heat-1)"], [1, "var(--heat-2)"]]
+
+Counts = Int64[np.ndarray, "rows columns"]
+
+
+def sizes(clusters: Sequence[Cluster]) -> Chart:
+    """A bar per cluster, in its colour."""
+    names = [f"{cluster.number}" for cluster in clusters]
+    hover = [
+        f"cluster {cluster.number}" + (f" · {plain(cluster.matched)}" if cluster.matched else "")
+        for cluster in clusters
+    ]
+    bar = {
+        "type": "bar",
+        "x": names,
+        "y": [cluster.size for cluster in clusters],
+        "marker": {"color": [cluster.colour for cluster in clusters]},
+        "hovertext": hover,
+        "hovertemplate": "%{hovertext}: %{y:,} images<extra></extra>",
+    }
+    layout = {
+        "xaxis": {"title": {"text": "cluster"}, "type": "category"},
+        "yaxis": {"title": {"text": "images"}},
+        "bargap": 0.2,
+        "showlegend": False,
+    }
+    return {"data": [bar], "layout": layout}
+
+
+def confusions(assigned: Assigned, clusters: Sequence[Cluster]) -> Chart | None:
+    """Clusters in the order of their classes against classes; coloured by share of the class."""
+    if assigned.labels is None:
+        return None
+    order = [cluster.number for cluster in clusters]
+    counts = confusion(assigned, len(order))[order]
+    share = counts / np.maximum(counts.sum(axis=0, keepdims=True), 1)
+    names = [f"{number}" for number in order]
+    return _heat(counts, share, ("cluster", names), ("class", list(assigned.classes)))
+
+
+def holdings(shares: Shares) -> Chart | None:
+    """Clients against classes; coloured by share of the client's images. Without labels, their numbers."""
+    clients = [f"client {name}" if name.isdigit() else name for name in shares.clients]
+    if len(clients) < 2:
+        return None
+    if shares.holdings is None:
+        return _plain_holdings(clients, [len(rows) for rows in shares.rows])
+    share = shares.holdings / np.maximum(shares.holdings.sum(axis=1, keepdims=True), 1)
+    return _heat(shares.holdings, share, ("", clients), ("class", list(shares.classes)))
+
+
+def _plain_holdings(clients: Sequence[str], counts: Sequence[int]) -> Chart:
+    bar = {
+        "type": "bar",
+        "x": [plain(name) for name in clients],
+        "y": list(counts),
+        "marker": {"color": "var(--line-1)"},
+        "hovertemplate": "%{x}: %{y:,} images<extra></extra>",
+    }
+    layout = {"xaxis": {"type": "category"}, "yaxis": {"title": {"text": "images"}}, "showlegend": False}
+    return {"data": [bar], "layout": layout}
+
+
+def _heat(
+    counts: Counts,
+    share: Float[np.ndarray, "rows columns"],
+    down: tuple[str, list[str]],
+    across: tuple[str, list[str]],
+) -> Chart:
+    """A table of numbers on coloured ground, small where it is large."""
+    numbered = max(counts.shape) <= NUMBERED
+    cells: Chart = {
+        "type": "heatmap",
+        "z": [[round(float(value), 4) for value in row] for row in share],
+        "x": [plain(name) for name in across[1]],
+        "y": [plain(name) for name in down[1]],
+        "customdata": counts.tolist(),
+        "text": [[str(value) if value else "" for value in row] for row in counts.tolist()],
+        "hovertemplate": f"{down[0]} %{{y}}, {across[0]} %{{x}}: %{{customdata:,}} images<extra></extra>",
+        "colorscale": HEAT,
+        **{"zmin": 0, "zmax": 1, "showscale": False},
+    }
+    if numbered:
+        cells |= {"texttemplate": "%{text}", "xgap": 2, "ygap": 2}
+    layout = {
+        "margin": {"l": 44, "r": 12, "t": 52, "b": 10},
+        "xaxis": {"title": {"text": across[0]}, "type": "category", "showgrid": False, "side": "top"},
+        "yaxis": {"title": {"text": down[0]}, "type": "category", "autorange": "reversed", "showgrid": False},
+    }
+    return {"data": [cells], "layout": layout, "height": min(TALLEST, 70 + 36 * len(counts))}

@@ -1,0 +1,60 @@
+"""Charts have a line for what there is, and none for what there is not."""
+
+from typing import Any
+
+from fedmcc.report.charts import Stage, curves, stages, traffic
+
+
+def row(stage: str, loss: float | None, **more: Any) -> dict[str, Any]:
+    found = {"stage": stage, "round": 1, "loss": loss, "seconds": 2.0, "bytes_down": 3_000_000}
+    return found | {"bytes_up": 1_000_000, "participants": [0, 1], "refused": [], "dropped": [], **more}
+
+
+ROWS = [
+    row("one", 3.0),
+    row("one", 2.0),
+    row("two", -1.0, acc=0.5),
+    row("two", -2.0, acc=0.75),
+    row("three", None),
+]
+
+
+def test_stages_are_counted_over_the_whole_run() -> None:
+    assert stages(ROWS) == [Stage("one", 1, 2), Stage("two", 3, 4), Stage("three", 5, 5)]
+
+
+def test_losses_of_different_stages_are_not_joined() -> None:
+    lines = curves(ROWS)["loss"]["data"]
+    assert [(line["name"], line["x"], line["y"]) for line in lines] == [
+        ("one", [1, 2], [3.0, 2.0]),
+        ("two", [3, 4], [-1.0, -2.0]),
+    ]
+
+
+def test_a_stage_begins_at_a_mark() -> None:
+    layout = curves(ROWS)["loss"]["layout"]
+    assert [shape["x0"] for shape in layout["shapes"]] == [2.5, 4.5]
+    assert [note["text"] for note in layout["annotations"]] == ["one", "two", "three"]
+
+
+def test_what_was_never_scored_has_no_chart() -> None:
+    assert set(curves(ROWS)) == {"loss", "scores"}
+    assert set(curves(ROWS[:2])) == {"loss"}
+    assert set(curves([row("one", 1.0, epsilon=0.5 * n) for n in (1, 2)])) == {"loss", "epsilon"}
+
+
+def test_names_are_not_read_as_markup() -> None:
+    (line,) = curves([row("<i>", 1.0), row("<i>", 2.0)])["loss"]["data"]
+    assert line["name"] == "&lt;i&gt;"
+
+
+def test_traffic_is_in_megabytes_and_counts_who_took_part() -> None:
+    rows = [ROWS[0], row("one", 1.0, participants=[0], refused=[{"client": 1, "reason": ""}])]
+    charts = traffic(rows, federated=True)
+    assert [(bar["name"], bar["y"]) for bar in charts["bytes"]["data"]] == [
+        ("to clients", [3.0, 3.0]),
+        ("from clients", [1.0, 1.0]),
+    ]
+    counted = {bar["name"]: bar["y"] for bar in charts["participants"]["data"]}
+    assert counted == {"took part": [2, 1], "refused": [0, 1]}
+    assert "participants" not in traffic(rows, federated=False)

@@ -1,0 +1,57 @@
+"""Runs that differ only in their seed are one group, with the mean and deviation of their scores."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fedmcc.report.comparing import compare, differences, grouped, overlaid, summary
+from fedmcc.report.reading import read
+from fedmcc.runs import Run
+
+Written = Callable[..., Run]
+ACCURACIES = (0.5, 0.75, 0.875)
+
+
+@pytest.fixture
+def runs(written: Written) -> list[Run]:
+    """Three seeds of one method, two of them with other threads, and one run of another method."""
+    same = [
+        written(f"run{seed}", seed=seed, acc=acc, threads=1 + seed // 2)
+        for seed, acc in enumerate(ACCURACIES)
+    ]
+    return [*same, written("other", method="fedmcc")]
+
+
+def test_seeds_are_grouped_and_methods_are_not(runs: list[Run]) -> None:
+    groups = grouped([read(run.path) for run in runs])
+    assert [(group.name, len(group.runs)) for group in groups] == [("mcc", 3), ("fedmcc", 1)]
+    assert differences(groups) == [{"key": "method.name", "values": ["mcc", "fedmcc"]}]
+
+
+def test_scores_are_means_with_their_deviation(runs: list[Run]) -> None:
+    several, one = (summary(group) for group in grouped([read(run.path) for run in runs]))
+    assert several["scores"]["acc"] == pytest.approx((np.mean(ACCURACIES), np.std(ACCURACIES, ddof=1)))
+    assert one["scores"]["acc"] == (0.5, None)
+
+
+def test_curves_are_overlaid_and_losses_of_stages_not_joined(runs: list[Run]) -> None:
+    groups = grouped([read(run.path) for run in runs])
+    lines = [line for line in overlaid(groups, "loss")["data"] if "fill" not in line]
+    assert [(line["name"], line["x"]) for line in lines] == [
+        (name, x) for name in ("mcc", "fedmcc") for x in ([1, 2], [3])
+    ]
+    (mean,) = (line["y"] for line in overlaid(groups[:1], "acc")["data"] if "fill" not in line)
+    assert mean == pytest.approx([np.mean(ACCURACIES) + 0.01], abs=1e-5)
+
+
+def test_runs_that_are_all_the_same_still_have_names(written: Written) -> None:
+    (group,) = grouped([read(written(f"run{seed}", seed=seed).path) for seed in range(2)])
+    assert group.name == "run0"
+
+
+def test_unfinished_runs_compare_as_far_as_they_are(written: Written) -> None:
+    run = written()
+    run.scores_file.unlink()
+    page = compare([read(run.path), read(written("other", method="fedmcc").path)])
+    assert "not yet" in page

@@ -1,0 +1,282 @@
+"""The report as people see it: in a browser, light and dark, wide and narrow, with and without images."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from playwright.sync_api import Browser, Page, sync_playwright
+from typer.testing import CliRunner
+
+from fedmcc import config, experiment
+from fedmcc.cli import app
+
+Command = Callable[..., Result]
+Opened = Callable[..., Page]
+
+FEDERATED = ["partition.name=dirichlet", "partition.clients=3", "method.rounds=2", "data.limit=120"]
+# No part of Chromium may phone home, and containers have no sandbox for it.
+ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
+ARGUMENTS += ("--disable-background-networking", "--disable-component-update")
+DRAWN = "[...document.querySelectorAll('.chart')].every(chart => chart.querySelector('.main-svg'))"
+MISSING = "Chromium is not on PATH: install it, with `apt-get install chromium` on Debian."
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    program = shutil.which("chromium")
+    if program is None:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(MISSING)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> Path:
+    """Two runs that differ in their seed; in one a client was refused, one dropped, and privacy counted."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "tiny.toml").write_text(tiny)
+    for seed in (1, 2):
+        loaded = config.load(folder / "tiny.toml", [*FEDERATED, f"seed={seed}"])
+        run = experiment.run(loaded, folder / f"seed-{seed}").path
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows[1] |= {"refused": [{"client": 2, "reason": "Its loss is <b>nan</b>."}], "dropped": [1]}
+    rows = [row | {"epsilon": 0.5 * row["round"]} for row in rows]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    score = {"acc": {"mean": 0.5, "std": 0.125, "values": [0.375, 0.625]}}
+    (run / "evaluation.json").write_text(json.dumps({"linear": score}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def page_file(trained: Path) -> Path:
+    result = CliRunner().invoke(app, ["report", str(trained / "seed-2")])
+    assert result.exit_code == 0, result.output
+    return trained / "seed-2" / "report.html"
+
+
+@pytest.fixture(scope="session")
+def opened(browser: Browser) -> Iterator[Opened]:
+    """Opens a page; it must ask nobody for anything and complain of nothing."""
+    contexts, noise = [], []
+
+    def open_page(path: Path, width: int = 1280, scheme: str = "light", **options: Any) -> Page:
+        shape = {"width": width, "height": 900}
+        contexts.append(browser.new_context(viewport=shape, color_scheme=scheme, **options))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: noise.append(message.text))
+        page.on("pageerror", lambda error: noise.append(str(error)))
+        page.on("request", lambda request: noise.append(request.url) if request.url[:4] == "http" else None)
+        page.goto(path.resolve().as_uri())
+        page.wait_for_function(DRAWN)
+        assert noise == []
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert noise == []
+
+
+@pytest.fixture(scope="session")
+def desktop(opened: Opened, page_file: Path) -> Page:
+    return opened(page_file)
+
+
+@pytest.fixture(scope="session")
+def phone(opened: Opened, page_file: Path) -> Page:
+    return opened(page_file, width=400, has_touch=True, is_mobile=True)
+
+
+@pytest.fixture(scope="session")
+def dark(opened: Opened, page_file: Path) -> Page:
+    return opened(page_file, scheme="dark")
+
+
+@pytest.fixture
+def unlabelled(fedmcc: Command, pictures: Path, tmp_path: Path) -> Path:
+    """A run on a folder of images without labels."""
+    small = ["clusters=2", "data.size=16", "encoder.width=2", "threads=1", "training.batch_size=8"]
+    words = [word for setting in [*small, "method.rounds=2"] for word in ("--set", setting)]
+    assert fedmcc("run", pictures, *words, "--out", tmp_path / "run").exit_code == 0
+    return tmp_path / "run"
+
+
+def hovered(page: Page) -> Any:
+    """The card that shows with the mouse on a point of the map."""
+    page.locator("#landscape").scroll_into_view_if_needed()
+    box = page.locator("#landscape .point").nth(20).bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    card = page.locator("#card")
+    card.wait_for(state="visible")
+    return card
+
+
+def loaded_pictures(page: Page, where: str) -> int:
+    """How many images there are, all of which have pixels."""
+    sizes = page.eval_on_selector_all(f"{where} img", "nodes => nodes.map(node => node.naturalWidth)")
+    assert all(sizes)
+    return len(sizes)
+
+
+def brightness(page: Page) -> list[float]:
+    """Of the ground and of a chart's writing: 0 is black, 1 white."""
+    found = [page.evaluate("getComputedStyle(document.body).backgroundColor")]
+    tick = page.locator("[data-chart=loss] .xtick text").first
+    found.append(tick.evaluate("node => getComputedStyle(node).fill"))
+    return [sum(map(int, re.findall(r"\d+", colour)[:3])) / 765 for colour in found]
+
+
+def test_the_map_shows_the_image_under_the_mouse(desktop: Page) -> None:
+    card = hovered(desktop)
+    assert {"cluster", "label", "client", "confidence"} <= set(card.inner_text().split("\n"))
+    shown = card.locator(".picture").evaluate("node => getComputedStyle(node).backgroundImage")
+    assert shown.startswith('url("data:image/webp')
+    desktop.mouse.move(2, 2)
+    card.wait_for(state="hidden")
+
+
+def test_a_finger_shows_the_image_too(phone: Page) -> None:
+    phone.locator("#landscape").scroll_into_view_if_needed()
+    box = phone.locator("#landscape .point").nth(20).bounding_box()
+    assert box is not None
+    phone.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    phone.locator("#card .picture").wait_for(state="visible")
+
+
+def test_the_map_is_coloured_by_cluster_label_and_client(desktop: Page) -> None:
+    legend = desktop.locator("#landscape .legendtext")
+    assert 1 <= legend.count() <= 10
+    for key, count in (("client", 3), ("label", 10), ("cluster", legend.count())):
+        desktop.get_by_role("button", name=key, exact=True).click()
+        desktop.wait_for_function(f"document.querySelectorAll('#landscape .legendtext').length == {count}")
+        assert legend.all_text_contents() == [str(number) for number in range(count)] or key == "cluster"
+
+
+def test_gallery_and_views_show_images(desktop: Page) -> None:
+    clusters = desktop.locator("#gallery .cluster").count()
+    assert loaded_pictures(desktop, "#gallery") >= 2 * clusters >= 2
+    assert loaded_pictures(desktop, "#views") == 5 * 8
+
+
+def test_dark_mode_follows_the_system_and_the_button(desktop: Page, dark: Page) -> None:
+    ground, ink = brightness(desktop)
+    assert ground > 0.9 > 0.6 > ink
+    assert brightness(dark)[0] < 0.2 < 0.5 < brightness(dark)[1]
+    dark.locator("#theme").click()
+    dark.wait_for_function("colour('--ink') === '#1d2127'")
+    assert brightness(dark) == [ground, ink]
+    dark.locator("#theme").click()
+    assert brightness(dark)[0] < 0.2
+
+
+def test_on_paper_the_page_is_light_and_has_no_contents(dark: Page) -> None:
+    dark.emulate_media(media="print")
+    assert dark.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert dark.locator(".toc").is_hidden()
+    dark.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert brightness(dark)[1] < 0.6
+    dark.emulate_media(media="screen")
+    dark.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert brightness(dark)[0] < 0.2 < 0.5 < brightness(dark)[1]
+
+
+def test_a_narrow_page_does_not_scroll_sideways(phone: Page) -> None:
+    assert phone.evaluate("document.documentElement.scrollWidth") == 400
+    right = "nodes => Math.max(...nodes.map(node => node.getBoundingClientRect().right))"
+    assert phone.eval_on_selector_all(".chart, .cluster, .tile, h1", right) <= 400
+
+
+def test_everything_that_a_run_knows_is_on_the_page(desktop: Page) -> None:
+    charts = desktop.eval_on_selector_all("[data-chart]", "nodes => nodes.map(node => node.dataset.chart)")
+    assert {"loss", "scores", "label-free", "features", "sizes", "confusion", "holdings"} <= set(charts)
+    assert {"bytes", "seconds", "participants", "epsilon"} <= set(charts)
+    assert "Its loss is <b>nan</b>." in desktop.locator("#refusals").inner_text()
+    assert desktop.locator("#evaluation td").all_inner_texts() == ["linear", "acc", "0.500", "0.125", "2"]
+    assert 'name = "digits"' in (desktop.locator("details pre").text_content() or "")
+    assert desktop.locator(".toc a").count() == desktop.locator("main h2").count()
+
+
+def test_without_images_there_is_no_image_data_at_all(
+    opened: Opened, fedmcc: Command, trained: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "bare.html"
+    assert fedmcc("report", trained / "seed-1", "--no-images", "--out", out).exit_code == 0
+    assert "data:image/webp" not in out.read_text()
+    page = opened(out)
+    assert page.locator("img, #gallery, #views").count() == 0
+    assert hovered(page).locator(".picture").count() == 0
+    assert "cluster" in page.locator("#card").inner_text()
+
+
+def test_several_runs_are_compared(opened: Opened, fedmcc: Command, trained: Path, run: Path) -> None:
+    result = fedmcc("report", trained / "seed-1", trained / "seed-2", run)
+    assert (result.exit_code, result.stderr) == (0, "Wrote report.html.\n")
+    page = opened(Path("report.html"))
+    lines = page.locator("#scores tbody tr").all_inner_texts()
+    assert ["±" in line for line in lines] == [True, False]
+    assert page.locator("[data-chart=acc] .scatterlayer .trace").count() == 3  # two lines and a band
+    assert page.locator("#gallery, #map, img").count() == 0
+    assert "partition.name" in page.locator("#differences").inner_text()
+
+
+def test_without_labels_nothing_is_missing_or_empty(
+    opened: Opened, fedmcc: Command, unlabelled: Path
+) -> None:
+    assert fedmcc("report", unlabelled).exit_code == 0
+    page = opened(unlabelled / "report.html")
+    assert page.locator("[data-chart=scores], [data-chart=confusion]").count() == 0
+    assert "confidence" in page.locator(".tiles").inner_text()
+    assert page.locator("[data-mode]").all_inner_texts() == ["cluster"]
+    assert all(text.strip() for text in page.locator("main section").all_inner_texts())
+    assert loaded_pictures(page, "#gallery") >= 2
+
+
+def test_images_that_are_gone_are_missed_in_a_sentence(
+    opened: Opened, fedmcc: Command, unlabelled: Path, pictures: Path
+) -> None:
+    for folder in (pictures, unlabelled / "cache"):
+        shutil.rmtree(folder, ignore_errors=True)
+    assert fedmcc("report", unlabelled).exit_code == 0
+    page = opened(unlabelled / "report.html")
+    assert "Images cannot be shown." in page.locator(".notice").inner_text()
+    assert page.locator("[data-chart=sizes]").count() == 1
+    assert page.locator("#gallery, #map, img").count() == 0
+
+
+def test_an_unfinished_run_is_shown_as_far_as_it_is(
+    opened: Opened, fedmcc: Command, unfinished: Path
+) -> None:
+    assert fedmcc("report", unfinished).exit_code == 0
+    page = opened(unfinished / "report.html")
+    assert "not finished" in page.locator(".notice").inner_text()
+    assert loaded_pictures(page, "#gallery") >= 2
+    assert page.locator(".tile").count() >= 3
+    assert not (unfinished / "cache").exists()
+
+
+def test_a_run_ends_with_its_report(recipe: Path, tmp_path: Path) -> None:
+    words = ["run", recipe, "--set", "method.rounds=1", "--set", "data.limit=64", "--out", tmp_path / "run"]
+    result = CliRunner().invoke(app, list(map(str, words)))
+    assert result.exit_code == 0, result.output
+    assert "report.html" in result.stderr.splitlines()[-1]
+    assert "data:image/webp" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_report_that_fails_does_no_harm(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmcc.report.writing.read", lambda path: 1 / 0)
+    words = ["run", recipe, "--set", "method.rounds=1", "--set", "data.limit=64", "--out", tmp_path / "run"]
+    result = CliRunner().invoke(app, list(map(str, words)))
+    assert result.exit_code == 0
+    assert "The report could not be written: ZeroDivisionError" in result.stderr
+    assert (tmp_path / "run" / "scores.json").exists()
