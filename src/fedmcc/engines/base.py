@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from fedmcc.client import Client
 from fedmcc.engines.store import Store
@@ -56,7 +56,7 @@ class Crew:
     def close(self) -> None:
         """End whatever runs."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Crew":
         return self
 
     def __exit__(self, *_: object) -> None:
