@@ -23,7 +23,8 @@ from fedmcc.sites import ForgottenError, RefusalError, Shard, Site
 
 log = logging.getLogger(__name__)
 
-server_app, client_app = ServerApp(), ClientApp()
+server_app = ServerApp()  # one to a line: Flower reads this file before it runs it
+client_app = ClientApp()
 
 DEFAULTS: dict[str, Any] = {  # of run_config: every key there is
     "recipe": "",
