@@ -105,7 +105,7 @@ class Lines:
     def round(self, scored: Scored) -> None:
         row = scored.row
         say(
-            f"{row['stage']} {row['round']}/{scored.rounds}  {_facts(row)}  "
+            f"{row['stage']} {row['round']}/{scored.rounds}  {facts(row)}  "
             f"{self.pace.speed:,.0f} images/s  {_clock(self.pace.left)} left"
         )
 
@@ -152,7 +152,8 @@ def _cells(scored: Scored) -> tuple[str, ...]:
     )
 
 
-def _facts(row: Row) -> str:
+def facts(row: Row) -> str:
+    """What a row of metrics says, in a few words."""
     facts = [] if row["loss"] is None else [f"loss {row['loss']:.3f}"]
     scores = {"acc": "acc", "nmi": "nmi", "kmeans_acc": "kmeans"}
     if "acc" not in row:

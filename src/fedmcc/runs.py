@@ -62,6 +62,11 @@ class Run:
         return self.path / "sites.json"
 
     @property
+    def simulated(self) -> bool:
+        """Whether its sites are simulated: then what they remember lies in the run."""
+        return (self.path / "sites").is_dir()
+
+    @property
     def resume_folder(self) -> Path:
         """What is needed to go on."""
         return self.path / "resume"
