@@ -1,4 +1,4 @@
-"""Flower's own programs as child processes: offline, without telemetry, and gone with their parent's block."""
+"""Flower's own programs as child processes: offline, without telemetry, and gone when a block ends."""
 
 import json
 import os
@@ -78,8 +78,8 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 
 @contextmanager
-def superlink(home: Path, *words: str) -> Iterator[int]:
-    """Flower's server on this machine alone, ready; gives its port."""
+def superlink(home: Path, *words: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """Flower's server on this machine alone, ready; gives its port and process."""
     port = free_port()
     connection = {"address": f"127.0.0.1:{port}", "insecure": True}
     table = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
@@ -87,7 +87,7 @@ def superlink(home: Path, *words: str) -> Iterator[int]:
     address = ("--insecure", "--host", "127.0.0.1", "--port", str(port))
     with program(home, "flower-superlink", *address, *words) as process:
         _wait_for(port, process)
-        yield port
+        yield port, process
 
 
 def submit(home: Path, bundle: Path, run_config: Mapping[str, Any], *words: str) -> str:
