@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from fedmcc.chunked import GHOSTS, has_ghosts
 from fedmcc.client import Client
 from fedmcc.config import Config
 from fedmcc.data.base import ImageSet
-from fedmcc.engines import Simulation
+from fedmcc.engines import Crew
 from fedmcc.errors import InputError
 from fedmcc.evaluation.scoring import Scorer
 from fedmcc.federation import Policy
@@ -34,10 +35,10 @@ class Experiment:
     """Everything a run needs, built and checked."""
 
     config: Config  # complete: nothing in it is left to be found out
-    images: ImageSet
-    scorer: Scorer
+    images: ImageSet  # without a row where others hold them all
+    scorer: Scorer | None  # None: there is nothing to score on
     net: Network
-    engine: Simulation
+    engine: Crew
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -53,7 +54,7 @@ class Experiment:
     def clients(self) -> list[int]:
         """Who may take part."""
         only = self.config.federation.only
-        return sorted(self.engine.clients) if only is None else [only]
+        return self.engine.members if only is None else [only]
 
 
 def prepare(config: Config) -> Experiment:
@@ -64,16 +65,27 @@ def prepare(config: Config) -> Experiment:
 def assemble(config: Config, images: ImageSet) -> Experiment:
     """Fill in what depends on the images, build the network and the clients."""
     config = resolve(config, images)
-    _check(config, images)
-    torch.set_num_threads(config.general.threads or 1)
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-    make = partial(build_network, config, channels=images.images.shape[1])
-    config = _with_chunk(config, make, images)
+    check(config)
+    _check_images(config, images)
+    make, config = workshop(config, images)
     net = make()
     if config.training.chunks(config.training.batch_size) and _has_ghosts(config, net):
         log.warning(GHOSTS)
     engine = config.engine.build(net, make, _clients(config, images))
-    return Experiment(config, images, _scorer(config, images), net, engine)
+    return Experiment(config, images, scorer_of(config, images), net, engine)
+
+
+def workshop(config: Config, images: ImageSet) -> tuple[Callable[[], Network], Config]:
+    """How this process makes a network and trains it, and the configuration with the chunk that fits."""
+    set_up_torch(config)
+    make = partial(build_network, config, channels=images.images.shape[1])
+    return make, _with_chunk(config, make, images)
+
+
+def set_up_torch(config: Config) -> None:
+    """As many threads as configured, and the same bits whenever something is repeated."""
+    torch.set_num_threads(config.general.threads or os.cpu_count() or 1)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
 
 
 def _with_chunk(config: Config, make: Callable[[], Network], images: ImageSet) -> Config:
@@ -103,7 +115,7 @@ def resolve(config: Config, images: ImageSet) -> Config:
     """The configuration with everything filled in that depends on the images or the machine."""
     general = replace(
         config.general,
-        clusters=config.general.clusters or _classes(images),
+        clusters=config.general.clusters or count_classes(images),
         device=str(find_device(config.general.device)),
         threads=config.general.threads or os.cpu_count() or 1,
     )
@@ -149,6 +161,13 @@ def build_network(config: Config, channels: int) -> Network:
     return net.to(find_device(general.device), memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
+def fingerprint(net: Network, config: Config) -> str:
+    """What two machines must agree on to train one network: its tensors by name, and the stages."""
+    tensors = [f"{name} {value.dtype} {tuple(value.shape)}" for name, value in net.state_dict().items()]
+    names = [stage.name for stage in stages(config)]
+    return sha256("\n".join([*tensors, *names]).encode()).hexdigest()
+
+
 def find_device(name: str) -> torch.device:
     """The device of this name; `auto` is the accelerator, or the CPU where there is none."""
     if name == "auto":
@@ -162,7 +181,8 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-def _classes(images: ImageSet) -> int:
+def count_classes(images: ImageSet) -> int:
+    """How many classes the images have."""
     labels = images.labels
     found = 0 if labels is None else len({int(label) for label in labels} - {-1})
     if found < 2:
@@ -185,8 +205,8 @@ def _clients(config: Config, images: ImageSet) -> list[Client]:
     ]
 
 
-def _check(config: Config, images: ImageSet) -> None:
-    clusters, batch_size = config.general.clusters or 0, config.training.batch_size
+def check(config: Config) -> None:
+    """Refuse stages and federations that cannot work, whatever the images."""
     for stage in stages(config):
         if stage.rounds < 1 or (stage.trained and stage.epochs < 1):
             section = "clustering" if stage in config.clustering.stages() else "method"
@@ -195,6 +215,10 @@ def _check(config: Config, images: ImageSet) -> None:
                 f"set {section}.rounds and {section}.epochs to 1 or more."
             )
     config.federation.size(config.partition.clients)  # says what is wrong
+
+
+def _check_images(config: Config, images: ImageSet) -> None:
+    clusters, batch_size = config.general.clusters or 0, config.training.batch_size
     if clusters > len(images):
         raise InputError(f"{clusters} clusters of {len(images)} images: lower clusters or give more images.")
     if batch_size > len(images):
@@ -203,7 +227,8 @@ def _check(config: Config, images: ImageSet) -> None:
         )
 
 
-def _scorer(config: Config, images: ImageSet) -> Scorer:
+def scorer_of(config: Config, images: ImageSet) -> Scorer:
+    """What scores networks on these images, or on the split of theirs that the configuration names."""
     general, split = config.general, config.evaluation.split
     scored = images
     if split is not None:

@@ -7,6 +7,11 @@ from pathlib import Path
 
 from fedmcc.errors import InputError
 
+try:
+    import fcntl
+except ImportError:  # not on Windows, where two processes at one thing are not noticed
+    fcntl = None  # type: ignore[assignment]
+
 
 def write_atomically(path: Path, content: bytes | str, mode: int = 0o644) -> None:
     """Write a file so that a crash at any moment leaves the old one or the new one.
@@ -56,3 +61,13 @@ def write_output(path: Path, content: bytes | str) -> None:
         write_atomically(path, content)
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror}. Choose another name.") from None
+
+
+def claim(file: int) -> bool:
+    """Have an open file for this process alone until it is closed; False while another has it."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True

@@ -9,12 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmcc.errors import InputError
-from fedmcc.files import make_folder, write_atomically
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where two processes on one run are not noticed
-    fcntl = None  # type: ignore[assignment]
+from fedmcc.files import claim, make_folder, write_atomically
 
 FORMAT = 1  # raised when an older fedmcc could no longer read the directory
 
@@ -22,6 +17,7 @@ WRITTEN = (  # by and by
     "partition.npz.",
     "metrics.jsonl.",
     "scores.json.",
+    "sites.json.",
     "assignments.csv.",
     "final.safetensors.",
 )
@@ -61,6 +57,11 @@ class Run:
         return self.path / "assignments.csv"
 
     @property
+    def sites_file(self) -> Path:
+        """The sites of a real federation; in other runs there is none."""
+        return self.path / "sites.json"
+
+    @property
     def resume_folder(self) -> Path:
         """What is needed to go on."""
         return self.path / "resume"
@@ -74,13 +75,8 @@ class Run:
     def claimed(self) -> Iterator[None]:
         """Work on the run while no other process does; a killed one lets go of it."""
         with self.config_file.open() as file:
-            if fcntl is not None:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    raise InputError(
-                        f"{self.path} is in use by another process: wait for it, or stop it."
-                    ) from None
+            if not claim(file.fileno()):
+                raise InputError(f"{self.path} is in use by another process: wait for it, or stop it.")
             yield
 
     def log(self, row: Mapping[str, Any]) -> None:

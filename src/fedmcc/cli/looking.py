@@ -19,8 +19,8 @@ def evaluate(run: RunFolder) -> None:
     loaded = assembly.without_first_weights(config.load(opened.config_file, ["device=auto"]))
     experiment = assembly.prepare(loaded)
     checkpoints.load_network(experiment.net, opened.model_file)
-    online = experiment.net.online
-    scores = experiment.scorer.final(online, experiment.scorer.extract(online))
+    online, scorer = experiment.net.online, assembly.scorer_of(experiment.config, experiment.images)
+    scores = scorer.final(online, scorer.extract(online))
     screen.show_scores(scores, method_name(experiment.config))
 
 

@@ -5,9 +5,9 @@ Flower's programs start others in sessions of their own, which a process group w
 """
 
 import ctypes
-import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedmcc.errors import InputError
+from fedmcc.files import claim
 
 SWITCHES = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -93,10 +94,8 @@ def at_home(home: Path) -> list[int]:
 def alone(folder: Path, what: str) -> Iterator[None]:
     """Be the only one that runs `what` from this folder; the lock ends with the process, however it ends."""
     with (folder / "lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"The {what} of {folder} is running already: stop it first.") from None
+        if not claim(file.fileno()):
+            raise InputError(f"The {what} of {folder} is running already: stop it first.")
         file.seek(0)
         file.truncate()
         file.write(str(os.getpid()))
@@ -110,11 +109,7 @@ def owner(folder: Path) -> int | None:
     if not path.exists():
         return None
     with path.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return int(file.read() or 0) or None
-    return None
+        return None if claim(file.fileno()) else int(file.read() or 0) or None
 
 
 @contextmanager
@@ -129,6 +124,20 @@ def ended_by_signal() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def refuse_taken(port: int) -> None:
+    """A port that another program has cannot be ours."""
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        raise InputError(f"Port {port} is in use by another program: stop that, or choose another.") from None
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:

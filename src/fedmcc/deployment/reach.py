@@ -3,6 +3,7 @@
 import socket
 import ssl
 from pathlib import Path
+from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
 from fedmcc.errors import InputError
 
@@ -36,6 +37,17 @@ def greet(server: str, authority: Path) -> None:
         ) from None
     except OSError as error:
         raise AbsentError(error.strerror or str(error)) from None
+
+
+def healthy(port: int, authority: Path) -> bool:
+    """Whether Flower's server on this machine is ready."""
+    context = ssl.create_default_context(cafile=str(authority))
+    direct = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
+    try:
+        with direct.open(f"https://127.0.0.1:{port}/health", timeout=SECONDS) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def _refusal(server: str, error: ssl.SSLCertVerificationError) -> str:
