@@ -1,4 +1,4 @@
-"""Commands of real federations: federation, server, site."""
+"""Commands of a federation's operator: federation init, add, renew, status, stop."""
 
 from functools import partial
 from pathlib import Path
@@ -14,13 +14,9 @@ if TYPE_CHECKING:
 federation = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Found a real federation, see it, end it."
 )
-server = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run the server of a federation.")
-site = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Take part in a federation as a site.")
-for name, group in (("federation", federation), ("server", server), ("site", site)):
-    app.add_typer(group, name=name)
+app.add_typer(federation, name="federation")
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the federation.")]
-Images = Annotated[Path, typer.Option("--data", metavar="IMAGES", help="A folder of images.")]
 Days = Annotated[int, typer.Option(help="How long the server's certificate is valid.")]
 
 
@@ -72,32 +68,40 @@ def renew(folder: Folder, days: Days = 365) -> None:
     _say_expiries(operator)
 
 
+@partial(command, group=federation)
+def status(folder: Folder) -> None:
+    """Show who is there, how far the run is and what was sent."""
+    from rich import filesize
+    from rich.table import Table
+
+    from fedmcc import screen
+    from fedmcc.deployment.folders import Operator
+    from fedmcc.deployment.status import status
+
+    found = status(Operator(folder.resolve()))
+    table = Table("site", "state", "last seen (UTC)", "rounds", "received", "sent")
+    for site in found.sites:
+        sizes = (filesize.decimal(site.down), filesize.decimal(site.up))
+        table.add_row(site.name, site.state, site.seen, str(site.rounds), *sizes)
+    screen.out.print(table)
+    state = "running" if found.running else "not running"
+    screen.out.print(f"The server is {state}. {found.sentence}", highlight=False, soft_wrap=True)
+
+
+@partial(command, group=federation)
+def stop(folder: Folder) -> None:
+    """Stop the server and all that it started."""
+    from fedmcc import screen
+    from fedmcc.deployment.folders import Operator
+    from fedmcc.deployment.server import stop
+
+    stopped = stop(Operator(folder.resolve()))
+    screen.say("Stopped; `fedmcc server start` goes on." if stopped else "Nothing was running.")
+
+
 def _say_expiries(operator: "Operator") -> None:
     from fedmcc import screen
     from fedmcc.deployment import founding
 
     for what, end in founding.expiries(operator).items():
         screen.say(f"{what.capitalize()} expires on {end:%Y-%m-%d}.")
-
-
-@partial(command, group=site)
-def check(
-    data: Images,
-    recipe: Annotated[Path | None, typer.Option(help="The recipe of the federation [the default].")] = None,
-) -> None:
-    """Look at a site's images before it joins; nothing leaves the site."""
-    from rich import filesize
-
-    from fedmcc import screen
-    from fedmcc.deployment.survey import configured, survey
-
-    found = survey(configured(data, recipe))
-    screen.say(f"{len(found.images):,} images found, {len(found.images.skipped):,} files unreadable.")
-    if complaint := found.images.complaint():
-        screen.warn(complaint)
-    smallest, middle, largest = ("{} × {}".format(*size) for size in found.sizes[:3])
-    screen.say(f"{smallest} to {largest} pixels, median {middle}; {filesize.decimal(found.sizes.bytes)}.")
-    for load in found.loads:
-        sent = filesize.decimal(load.sent)
-        screen.say(f"A round of {load.stage}: about {load.seconds:,.0f} s here, {sent} each way.")
-    screen.say(f"Memory while training: about {filesize.decimal(found.memory)}.")

@@ -41,8 +41,6 @@ def environment(home: Path) -> dict[str, str]:
 @contextmanager
 def running(words: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A program beside ours, ended on leaving; its words go to the log."""
-    if log.exists() and log.stat().st_size > LARGEST:
-        log.replace(log.with_suffix(".old.log"))
     with log.open("ab") as file:
         log.chmod(0o600)
         process = subprocess.Popen(
@@ -58,6 +56,12 @@ def running(words: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.
         yield process
     finally:
         end(process)
+
+
+def set_aside(log: Path) -> None:
+    """Begin a new log when one has grown large; the one before is kept."""
+    if log.exists() and log.stat().st_size > LARGEST:
+        log.replace(log.with_suffix(".old.log"))
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -94,7 +98,7 @@ def at_home(home: Path) -> list[int]:
 def alone(folder: Path, what: str) -> Iterator[None]:
     """Be the only one that runs `what` from this folder; the lock ends with the process, however it ends."""
     with (folder / "lock").open("a+") as file:
-        if not claim(file.fileno()):
+        if not wait_until(lambda: claim(file.fileno()), 1.0):  # who only asks has it for a moment
             raise InputError(f"The {what} of {folder} is running already: stop it first.")
         file.seek(0)
         file.truncate()
