@@ -16,7 +16,7 @@ from fedmcc.errors import InputError
 from fedmcc.files import write_atomically
 
 PAUSE = 3.0  # seconds between two attempts to reach the server
-PATIENCE = 5  # refusals of a key in a row; a server that has just come back may not know its sites yet
+PATIENCE = 3  # refusals of a key in a row; a server that has just come back may not know its sites yet
 GLANCE = 0.5
 KEPT = 50  # lines at either end of a log, to tell why a connection ended
 OURS = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ (.+)")  # a line of fedmcc's in the log
