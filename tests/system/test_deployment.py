@@ -7,9 +7,11 @@ import http.client
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,7 +24,7 @@ from sklearn.datasets import load_digits
 from fedmcc.deployment.certificates import certify_server, create_authority, create_site_key, load_authority
 from fedmcc.deployment.folders import Operator, Site, Terms
 from fedmcc.deployment.founding import found, write_proxy
-from fedmcc.deployment.processes import at_home, environment, free_port, running, wait_until
+from fedmcc.deployment.processes import at_home, environment, free_port, running, sweep, wait_until
 from fedmcc.deployment.proxy import installed, words
 from fedmcc.runs import Run
 
@@ -101,7 +103,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     folder = tmp_path_factory.mktemp("federation")
     export_digits(folder / "images")
     (folder / "recipe.toml").write_text(RECIPE)
-    operator = found(folder / "fed", Terms("127.0.0.1", free_port(), free_port(), ("a", "b", "c")), 30)
+    operator = found(folder / "fed", Terms("127.0.0.1", free_port(), free_port(), ("a", "b", "c")), 60)
     federation = Federation(operator, folder)
     federation.start_server()
     for name in ("a", "b"):
@@ -177,18 +179,29 @@ def test_an_expired_certificate_is_refused_by_site_and_server(
     assert f"fedmcc federation renew {expired.path}" in federation.said("old-server")
 
 
+def posted(connection: http.client.HTTPConnection, path: str) -> tuple[int, bytes]:
+    """The status and the words with which a request is answered."""
+    with closing(connection):
+        connection.request("POST", path, b"")
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
 def test_plain_text_is_refused(federation: Federation) -> None:
-    port = federation.operator.terms().port
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("POST", "/v1/fleet/activate-node", b"")
-    answer = connection.getresponse()
-    assert answer.status == 400
-    assert b"plain HTTP request was sent to HTTPS port" in answer.read()
-    node = Path(sys.executable).with_name("flower-supernode")
-    plain = [node, "--insecure", "--superlink", f"127.0.0.1:{port}", "--port", str(free_port())]
-    tried = subprocess.run(plain, env=environment(federation.folder), capture_output=True, timeout=PATIENCE)
-    assert tried.returncode == 1
-    assert b"400" in tried.stdout + tried.stderr
+    connection = http.client.HTTPConnection("127.0.0.1", federation.operator.terms().port, timeout=60)
+    status, said = posted(connection, "/v1/fleet/activate-node")
+    assert status == 400
+    assert b"plain HTTP request was sent to HTTPS port" in said
+
+
+def test_flowers_own_program_without_tls_is_refused(federation: Federation) -> None:
+    node, address = Path(sys.executable).with_name("flower-supernode"), federation.operator.terms().address
+    plain = (str(node), "--insecure", "--superlink", address, "--port", str(free_port()))
+    home, log = federation.folder / "plain", federation.folder / "plain.log"
+    with running(plain, home, log) as process:  # a pipe would be held open by what it starts
+        assert process.wait(PATIENCE) == 1
+    sweep(home)
+    assert "400 Bad Request" in log.read_text()
 
 
 def flwr(federation: Federation, port: int, *command: object) -> "subprocess.CompletedProcess[str]":
@@ -224,8 +237,6 @@ def test_on_the_servers_machine_the_operator_sees_the_one_run(federation: Federa
 
 
 def test_no_spelling_of_a_path_leads_around_the_proxy(federation: Federation) -> None:
-    import ssl
-
     context = ssl.create_default_context(cafile=str(federation.operator.authority_certificate))
     port = federation.operator.terms().port
     spellings = ("/v1/control/list-runs", "//v1/control/list-runs", "/v1/fleet/../control/list-runs")
@@ -236,8 +247,7 @@ def test_no_spelling_of_a_path_leads_around_the_proxy(federation: Federation) ->
     )
     for path in (*spellings, *encoded, "/health", "/"):
         connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=context)
-        connection.request("POST", path, b"")
-        assert connection.getresponse().status == 403, path
+        assert posted(connection, path) == (403, b"Only the traffic of sites passes here.\n"), path
 
 
 def test_a_killed_server_goes_on_and_its_sites_come_back(federation: Federation) -> None:

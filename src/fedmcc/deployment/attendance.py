@@ -53,13 +53,11 @@ def _again_and_again(site: Site, server: str, options: Path) -> Iterator[str]:
         with processes.running(words, site.home, log) as process:
             said = yield from _watch(process, log, start)
         refusals = 0 if any(CONNECTED in line for line in said) else refusals + 1
-        if any(UNKNOWN_KEY in line for line in said) and refusals >= PATIENCE:
-            raise InputError(
-                f"{server} does not know the key of this site: ask the operator to add the site, "
-                "or for the folder that was made for it."
-            )
         if refusals >= PATIENCE:
-            raise InputError(f"{server} does not let this site in: {_reason(said)} The log is {log}.")
+            raise InputError(f"{server} {_refusal(said)} The log is {log}.")
+        yield (
+            f"{server} {_refusal(said)} Trying again." if refusals else "The connection ended: trying again."
+        )
         processes.sweep(site.home)  # work for a server that is gone
         time.sleep(PAUSE)
 
@@ -106,7 +104,12 @@ def _lines(process: subprocess.Popen[bytes], log: Path, start: int) -> Iterator[
             time.sleep(0 if over else GLANCE)
 
 
-def _reason(said: list[str]) -> str:
-    """The last line that Flower says before its advice."""
+def _refusal(said: list[str]) -> str:
+    """Why a site was not let in, from what Flower says before its advice."""
+    if any(UNKNOWN_KEY in line for line in said):
+        return (
+            "does not know the key of this site: ask the operator to add the site, "
+            "or for the folder that was made for it."
+        )
     lines = [line.strip() for line in said if line.strip() and "://" not in line]
-    return lines[-1] if lines else "no reason was given."
+    return f"does not let this site in: {lines[-1].rstrip('.') if lines else 'no reason was given'}."
