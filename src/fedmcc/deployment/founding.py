@@ -56,9 +56,10 @@ def add_site(operator: Operator, name: str) -> None:
 
 def renew(operator: Operator, days: int) -> None:
     """A new key and certificate for the server; sites keep what they have."""
+    terms = operator.terms()
     _check_days(days)
     authority = certificates.load_authority(operator.authority_key, operator.authority_certificate)
-    _certify(operator, operator.terms(), authority, days)
+    _certify(operator, terms, authority, days)
 
 
 def write_proxy(operator: Operator, terms: Terms) -> None:
