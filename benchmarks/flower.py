@@ -10,7 +10,10 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from fedmcc import config, flower_programs
+import tomli_w
+
+from fedmcc import config
+from fedmcc.deployment import flower, processes
 from fedmcc.flower_app import write_bundle
 
 PATIENCE = 1800.0  # seconds
@@ -34,13 +37,15 @@ def main() -> None:
 def measure(home: Path, stack: ExitStack, megabytes: int) -> dict[str, float]:
     """Bytes and seconds of a round in which one site trains on eight images."""
     write_bundle(home / "bundle")
-    port, _ = stack.enter_context(flower_programs.superlink(home))
+    port, _ = stack.enter_context(flower.trial(home))
     own = f'client="a" state-dir="{home / "a"}"'
     where = ("--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1")
-    words = (*where, "--port", str(flower_programs.free_port()), "--node-config", own)
-    stack.enter_context(flower_programs.program(home, "flower-supernode", *words))
+    words = (*where, "--port", str(processes.free_port()), "--node-config", own)
+    site = (flower.program("flower-supernode"), *words)
+    stack.enter_context(processes.running(site, home, home / "site.log"))
     told = {"recipe": recipe(megabytes), "run": str(home / "run"), "sites": "a", "wait": PATIENCE}
-    flower_programs.submit(home, home / "bundle", told | {"round-timeout": PATIENCE})
+    (home / "run.toml").write_text(tomli_w.dumps(told | {"round-timeout": PATIENCE}))
+    flower.CommandLine(home).run(home / "bundle", home / "run.toml")
     row = wait_for(home / "run")
     sent = (row["bytes_down"] + row["bytes_up"]) / 1e6
     return {

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -37,10 +37,11 @@ class Scored(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How many images the optimiser will see, and how many of them it has seen."""
+    """How many images the optimiser will see, and how many of them it has seen; or rounds, seen from afar."""
 
     total: int
     done: int
+    unit: Literal["images", "rounds"] = "images"
 
 
 class Finished(NamedTuple):

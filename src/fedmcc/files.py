@@ -13,8 +13,11 @@ except ImportError:  # not on Windows, where two processes at one thing are not 
     fcntl = None  # type: ignore[assignment]
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write a file so that a crash at any moment leaves the old one or the new one."""
+def write_atomically(path: Path, content: bytes | str, mode: int = 0o644) -> None:
+    """Write a file so that a crash at any moment leaves the old one or the new one.
+
+    A private file, of mode 0o600, is at no moment readable for others.
+    """
     data = content.encode() if isinstance(content, str) else content
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -22,7 +25,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)
+        Path(name).chmod(mode)
         Path(name).replace(path)
         _flush_folder(path.parent)
     except BaseException:

@@ -30,6 +30,7 @@ DEFAULTS: dict[str, Any] = {  # of run_config: every key there is
     "recipe": "",
     "run": "",
     "sites": "",
+    "nodes": "",
     "min-sites": Terms().least,
     "round-timeout": Terms().timeout,
     "wait": Terms().wait,
@@ -105,6 +106,7 @@ def service_of(config: Mapping[str, Any]) -> Service:
         raise InputError("run is empty: give the path of the run directory.")
     terms = Terms(
         names=tuple(names),
+        nodes=tuple(_node(pair) for pair in str(config["nodes"]).split(",") if pair),
         least=int(config["min-sites"]),
         wait=float(config["wait"]),
         timeout=float(config["round-timeout"]),
@@ -133,6 +135,13 @@ def _shard(text: Any) -> Shard | None:
     if not (part.isdecimal() and parts.isdecimal() and int(part) < int(parts)):
         raise InputError(f"shard is '{text}': write 0/3 for the first of three parts.")
     return Shard(int(part), int(parts))
+
+
+def _node(pair: str) -> tuple[str, int]:
+    name, _, node = pair.strip().partition(":")
+    if not node.isdecimal():
+        raise InputError(f"nodes has '{pair}': write the name of a site and its node, such as north:12.")
+    return name, int(node)
 
 
 def _reply(message: Message, context: Context, work: Callable[[Site], RecordDict]) -> Message:

@@ -8,11 +8,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
+import tomli_w
+
 from fedmcc.config import Config, dump
+from fedmcc.deployment import flower, processes
 from fedmcc.errors import InputError
-from fedmcc.flower_programs import need, status, submit, superlink
 from fedmcc.partition import settled
 from fedmcc.runs import Row, Run
 
@@ -22,16 +25,22 @@ ASK = 10.0  # seconds between two questions to Flower, each of which starts a pr
 
 def simulate(config: Config, path: Path) -> Iterator[Row]:
     """Run to the end from wherever the run directory stands; yields each new row of metrics."""
-    need("simulation", "flwr", "ray")
+    if find_spec("flwr") is None or find_spec("ray") is None:
+        raise InputError("Flower's simulation is not installed: pip install 'fedmcc[simulation]'.")
     from fedmcc.flower_app import write_bundle
 
     config = _here(config)
     clients, home = config.partition.clients, Path(tempfile.mkdtemp(prefix="fedmcc-flower-"))
     write_bundle(home / "bundle")
     told = {"recipe": dump(config), "run": str(path.resolve()), "min-sites": clients}
+    (home / "run.toml").write_text(tomli_w.dumps(told))
     nodes = ("--federation-config", f"num-supernodes={clients} client-resources-num-cpus=1")
-    with superlink(home, "--simulation"):
-        yield from _watch(Run(path), home, submit(home, home / "bundle", told, *nodes))
+    try:
+        with flower.trial(home, "--simulation"):
+            line = flower.CommandLine(home)
+            yield from _watch(Run(path), line, line.run(home / "bundle", home / "run.toml", *nodes))
+    finally:
+        processes.sweep(home)
     shutil.rmtree(home)
 
 
@@ -43,7 +52,7 @@ def _here(config: Config) -> Config:
     return replace(config, partition=partition, evaluation=replace(config.evaluation, at_server=True))
 
 
-def _watch(run: Run, home: Path, number: str) -> Iterator[Row]:
+def _watch(run: Run, line: flower.CommandLine, number: str) -> Iterator[Row]:
     seen, asked = len(run.rows()), time.monotonic()
     while True:
         over = run.finished
@@ -54,6 +63,8 @@ def _watch(run: Run, home: Path, number: str) -> Iterator[Row]:
             return
         if time.monotonic() - asked > ASK:
             asked = time.monotonic()
-            if "fail" in (now := status(home, number)) or "stopped" in now:
-                raise InputError(f"The simulation ended early ({now}): {home}/flower-superlink.log says why.")
+            if "fail" in (now := line.status(number)) or "stopped" in now:
+                raise flower.FlowerError(
+                    f"the simulation ended early ({now}): {line.home}/flower.log says why"
+                )
         time.sleep(GLANCE)

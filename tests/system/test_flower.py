@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 
-from fedmcc import config, experiment, flower_programs
+from fedmcc import config, experiment
+from fedmcc.deployment import flower, processes
 from fedmcc.flower_app import write_bundle
 
 OWN = ("seconds", "sites", "waiting", "transport", "training", "reasons")
@@ -65,20 +67,21 @@ class Federation:
     def __init__(self, home: Path, stack: ExitStack) -> None:
         self.home, self.stack = home, stack
         write_bundle(home / "bundle")
-        self.port, self.server = stack.enter_context(flower_programs.superlink(home))
+        self.port, self.server = stack.enter_context(flower.trial(home))
         self.sites = {name: self.start(name) for name in "abc"}
 
     def start(self, name: str) -> "subprocess.Popen[bytes]":
         own = f'client="{name}" state-dir="{self.home / name}" shard="{"abc".index(name)}/3"'
         where = ("--insecure", "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1")
-        words = (*where, "--port", str(flower_programs.free_port()), "--node-config", own)
-        program = flower_programs.program(self.home, "flower-supernode", *words, log=f"site-{name}")
-        return self.stack.enter_context(program)
+        words = (*where, "--port", str(processes.free_port()), "--node-config", own)
+        program = (flower.program("flower-supernode"), *words)
+        return self.stack.enter_context(processes.running(program, self.home, self.home / f"site-{name}.log"))
 
     def submit(self, text: str, run: Path) -> str:
         told = {"recipe": text, "run": str(run), "sites": "a,b,c", "min-sites": 3}
         waiting = {"round-timeout": PATIENCE, "wait": PATIENCE}
-        return flower_programs.submit(self.home, self.home / "bundle", told | waiting)
+        (self.home / "run.toml").write_text(tomli_w.dumps(told | waiting))
+        return flower.CommandLine(self.home).run(self.home / "bundle", self.home / "run.toml")
 
     def kill(self, process: "subprocess.Popen[bytes]", name: str) -> None:
         for pid in of_session(process.pid, name):

@@ -28,6 +28,7 @@ class Terms(NamedTuple):
     wait: float = 300.0  # seconds for sites to come
     timeout: float = 3600.0  # seconds for a round
     again: float = 60.0  # seconds until a site that was turned away is greeted again
+    nodes: tuple[tuple[str, int], ...] = ()  # the node that has each site's key; none: names are believed
 
 
 class Member(NamedTuple):
@@ -158,6 +159,8 @@ class Roster:
         present = self.members.get(hello.name)
         if self.names and hello.name not in self.names:
             return f"{hello.name} is no site of this federation: correct the name that it was started with."
+        if self.terms.nodes and (hello.name, node) not in self.terms.nodes:
+            return f"This node has not the key of site {hello.name}: use the folder that was made for it."
         if present is not None and present.node != node:
             return f"There is a site {hello.name} already: give each site a name of its own."
         if hello.version != version("fedmcc"):
