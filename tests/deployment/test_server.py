@@ -87,7 +87,7 @@ def test_a_log_without_an_error_gives_its_last_line(tmp_path: Path) -> None:
 def test_status_adds_up_rounds_and_bytes_by_site(operator: Operator) -> None:
     assert status(operator).sentence == "No run was begun yet."
     run = begun(operator.runs / "recipe-001", 2)
-    current = {"run": str(run.path), "number": "1", "nodes": {"north": 1, "south": 2}}
+    current = {"run": str(run.path), "number": "1"}
     (operator.server / "current.json").write_text(json.dumps(current))
     found = status(operator)
     assert [site[3:] for site in found.sites] == [(2, 200, 20), (0, 200, 0)]

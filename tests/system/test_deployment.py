@@ -25,6 +25,7 @@ from fedmcc.deployment.folders import Operator, Site, Terms
 from fedmcc.deployment.founding import found, write_proxy
 from fedmcc.deployment.processes import at_home, environment, free_port, running, sweep, wait_until
 from fedmcc.deployment.proxy import installed, words
+from fedmcc.deployment.reach import AbsentError, greet
 from fedmcc.runs import Run
 
 pytestmark = pytest.mark.timeout(2400)  # a process starts for every message: a busy machine takes long
@@ -285,3 +286,18 @@ def test_nothing_runs_after_all_were_stopped(federation: Federation) -> None:
     assert [site.wait(60) for site in sites] == [130] * 3
     homes = [federation.operator.home, *(federation.operator.site(name).home for name in ("a", "b", "c"))]
     assert [at_home(home) for home in homes] == [[], [], [], []]
+
+
+def test_stop_ends_a_server_and_all_it_started(federation: Federation) -> None:
+    terms = Terms("127.0.0.1", free_port(), free_port(), ("a",))
+    other = Federation(found(federation.folder / "other", terms, 60), federation.folder)
+    command = ("server", "start", other.operator.path, federation.folder / "recipe.toml")
+    server = other.start("stopped", *command)
+    assert wait_until(lambda: "waiting for a" in other.said("stopped"), PATIENCE)
+    assert other.start("second", *command).wait(PATIENCE) == 2
+    assert "is running already: stop it first" in other.said("second")
+    assert other.start("stop", "federation", "stop", other.operator.path).wait(PATIENCE) == 0
+    assert server.wait(60) == 130
+    assert at_home(other.operator.home) == []
+    with pytest.raises(AbsentError):
+        greet(terms.address, other.operator.authority_certificate)

@@ -80,6 +80,7 @@ def serving(operator: Operator) -> Iterator[Ready]:
         line = flower.CommandLine(operator.home)
         line.aim(port, operator.authority_certificate)
         nodes = _register(operator, terms, line)
+        write_atomically(operator.server / "nodes.json", json.dumps(nodes))
         if nginx:  # last: no site meets a server that does not know it yet
             write_proxy(operator, terms)
             log = operator.logs / "proxy.log"
@@ -119,7 +120,7 @@ def start(ready: Ready, order: Order) -> str:
     file = operator.server / "run.toml"
     write_atomically(file, tomli_w.dumps(options), PRIVATE)
     number = ready.flower.run(operator.server / "bundle", file)
-    current = {"run": str(order.run), "number": number, "nodes": ready.nodes}
+    current = {"run": str(order.run), "number": number}
     write_atomically(operator.server / "current.json", json.dumps(current))
     return number
 

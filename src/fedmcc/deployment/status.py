@@ -51,24 +51,26 @@ def status(operator: Operator) -> Status:
     """Look at the server, if it runs, and at the run directory."""
     terms = operator.terms()
     running = processes.owner(operator.server) is not None
-    current = _current(operator)
+    current = _written(operator, "current.json")
     run = Run(Path(current["run"])) if current else None
     rows = run.rows() if run else []
-    known = _known(operator, current) if running and current else {}
+    known = _known(operator) if running else {}
     sites = tuple(_attendance(name, known.get(name), rows) for name in terms.sites)
     last = rows[-1] if rows else None
     return Status(running, sites, run.path if run else None, bool(run and run.finished), last)
 
 
-def _current(operator: Operator) -> dict[str, Any]:
-    path = operator.server / "current.json"
+def _written(operator: Operator, name: str) -> dict[str, Any]:
+    """What a server has written down, or nothing yet."""
+    path = operator.server / name
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def _known(operator: Operator, current: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _known(operator: Operator) -> dict[str, dict[str, Any]]:
     """What Flower says of each site, by name."""
+    numbers = _written(operator, "nodes.json")
     nodes = {node["node-id"]: node for node in CommandLine(operator.home).nodes()}
-    return {name: nodes[str(node)] for name, node in current["nodes"].items() if str(node) in nodes}
+    return {name: nodes[str(node)] for name, node in numbers.items() if str(node) in nodes}
 
 
 def _attendance(name: str, node: dict[str, Any] | None, rows: list[Row]) -> Attendance:
