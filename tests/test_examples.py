@@ -70,6 +70,12 @@ def test_own_dataset_runs_by_its_name(tmp_path: Path) -> None:
     assert scores(tmp_path / "runs/own-dataset-001")["images"] == 400
 
 
+def test_digit_folders_deals_all_digits_to_three_owners(tmp_path: Path) -> None:
+    assert "1,797 digits" in start(tmp_path, "digit_folders.py", "here")
+    counts = {path.name: len([*path.glob("*.png")]) for path in (tmp_path / "here").iterdir()}
+    assert counts == {"a": 599, "b": 599, "c": 599}
+
+
 def test_read_run_shows_the_curve_and_every_cluster(tmp_path: Path) -> None:
     run(config.parse({**TINY, "threads": 1}), tmp_path / "tiny")
     printed = start(tmp_path, "read_run.py", "tiny")

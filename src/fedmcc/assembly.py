@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fedmcc.chunked import GHOSTS, has_ghosts
 from fedmcc.client import Client
 from fedmcc.config import Config, load
 from fedmcc.data.base import ImageSet
-from fedmcc.engines import Simulation
+from fedmcc.engines import Crew
 from fedmcc.errors import InputError
 from fedmcc.evaluation.scoring import Scorer
 from fedmcc.feature_cache import FeatureCache, bytes_of_view
@@ -42,11 +43,11 @@ class Experiment:
     """Everything a run needs, built and checked."""
 
     config: Config  # complete: nothing in it is left to be found out
-    images: ImageSet
+    images: ImageSet  # without a row where others hold them all
     shards: list[Rows]  # who holds which
-    scorer: Scorer
+    scorer: Scorer | None  # None: there is nothing to score on
     net: Network
-    engine: Simulation
+    engine: Crew
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -61,7 +62,7 @@ class Experiment:
     def clients(self) -> list[int]:
         """Who may take part."""
         only = self.config.federation.only
-        return sorted(self.engine.clients) if only is None else [only]
+        return self.engine.members if only is None else [only]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +85,7 @@ def reopen(run: Run, checkpoint: Path | None = None) -> Trained:
     except InputError as error:
         raise InputError(f"The images of {run.path} cannot be loaded: {error}") from None
     config = resolve(config, images)
-    _settle_threads(config)
+    set_up_torch(config)
     net = build_network(config, images.images.shape[1])
     load_network(net, path)
     return Trained(config, net, _scorer(config, images))
@@ -98,22 +99,27 @@ def prepare(config: Config) -> Experiment:
 def assemble(config: Config, images: ImageSet) -> Experiment:
     """Fill in what depends on the images, build the network and the clients."""
     config = resolve(config, images)
-    _check(config, images)
-    _settle_threads(config)
-    make = partial(build_network, config, channels=images.images.shape[1])
-    config = _with_chunk(config, make, images)
+    check(config)
+    _check_images(config, images)
+    make, config = workshop(config, images)
     net = make()
     if config.training.chunks(config.training.batch_size) and _has_ghosts(config, net):
         log.warning(GHOSTS)
     shards = share_out(config, images)
     engine = config.engine.build(net, make, _clients(config, images, shards))
-    scored = images if config.evaluation.split is None else scored_images(config)
-    return Experiment(config, images, shards, _scorer(config, scored), net, engine)
+    return Experiment(config, images, shards, scorer_of(config, images), net, engine)
 
 
-def _settle_threads(config: Config) -> None:
-    """As many threads as the configuration says, and the same bits each time."""
-    torch.set_num_threads(config.general.threads or 1)
+def workshop(config: Config, images: ImageSet) -> tuple[Callable[[], Network], Config]:
+    """How this process makes a network and trains it, and the configuration with the chunk that fits."""
+    set_up_torch(config)
+    make = partial(build_network, config, channels=images.images.shape[1])
+    return make, _with_chunk(config, make, images)
+
+
+def set_up_torch(config: Config) -> None:
+    """As many threads as configured, and the same bits whenever something is repeated."""
+    torch.set_num_threads(config.general.threads or os.cpu_count() or 1)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
 
 
@@ -151,7 +157,7 @@ def resolve(config: Config, images: ImageSet) -> Config:
     """The configuration with everything filled in that depends on the images or the machine."""
     general = replace(
         config.general,
-        clusters=config.general.clusters or _classes(images),
+        clusters=config.general.clusters or count_classes(images),
         device=str(find_device(config.general.device)),
         threads=config.general.threads or os.cpu_count() or 1,
     )
@@ -208,6 +214,13 @@ def bare_network(config: Config, channels: int) -> Network:
     return net
 
 
+def fingerprint(net: Network, config: Config) -> str:
+    """What two machines must agree on to train one network: its tensors by name, and the stages."""
+    tensors = [f"{name} {value.dtype} {tuple(value.shape)}" for name, value in net.state_dict().items()]
+    names = [stage.name for stage in stages(config)]
+    return sha256("\n".join([*tensors, *names]).encode()).hexdigest()
+
+
 def find_device(name: str) -> torch.device:
     """The device of this name; `auto` is the accelerator, or the CPU where there is none."""
     if name == "auto":
@@ -221,7 +234,8 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-def _classes(images: ImageSet) -> int:
+def count_classes(images: ImageSet) -> int:
+    """How many classes the images have."""
     labels = images.labels
     found = 0 if labels is None else len({int(label) for label in labels} - {-1})
     if found < 2:
@@ -244,8 +258,8 @@ def _clients(config: Config, images: ImageSet, shards: list[Rows]) -> list[Clien
     ]
 
 
-def _check(config: Config, images: ImageSet) -> None:
-    clusters, batch_size = config.general.clusters or 0, config.training.batch_size
+def check(config: Config) -> None:
+    """Refuse stages and federations that cannot work, whatever the images."""
     for stage in stages(config):
         if stage.rounds < 1 or (stage.trained and stage.epochs < 1):
             section = "clustering" if stage in config.clustering.stages() else "method"
@@ -255,6 +269,10 @@ def _check(config: Config, images: ImageSet) -> None:
             )
     config.federation.size(config.partition.clients)  # says what is wrong
     config.privacy.refuse_unless_private(stages(config))
+
+
+def _check_images(config: Config, images: ImageSet) -> None:
+    clusters, batch_size = config.general.clusters or 0, config.training.batch_size
     if clusters > len(images):
         raise InputError(f"{clusters} clusters of {len(images)} images: lower clusters or give more images.")
     if batch_size > len(images):
@@ -271,6 +289,11 @@ def scored_images(config: Config) -> ImageSet:
     if "split" not in {field.name for field in fields(config.data)}:
         raise InputError(f"evaluation.split is '{split}', but this data set has no splits: leave it out.")
     return replace(config.data, split=split).load()  # type: ignore[call-arg]
+
+
+def scorer_of(config: Config, images: ImageSet) -> Scorer:
+    """What scores networks on these images, or on the split of theirs that the configuration names."""
+    return _scorer(config, images if config.evaluation.split is None else scored_images(config))
 
 
 def _scorer(config: Config, scored: ImageSet) -> Scorer:

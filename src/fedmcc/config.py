@@ -77,13 +77,20 @@ class Config:
 def load(path: Path, settings: Iterable[str] = ()) -> Config:
     """The configuration in a TOML file, changed by settings such as `method.momentum=0.996`."""
     try:
-        table = tomllib.loads(path.read_text())
+        text = path.read_text()
     except FileNotFoundError:
         raise InputError(f"There is no recipe at {path}: give the path of a TOML file.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"Cannot read the recipe {path}: {error}. Give a TOML file.") from None
+    return parse_text(text, str(path), settings)
+
+
+def parse_text(text: str, source: str = "The recipe", settings: Iterable[str] = ()) -> Config:
+    """The configuration in a text of TOML that comes from somewhere, changed by settings."""
+    try:
+        table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not valid TOML: {error}.") from None
+        raise InputError(f"{source} is not valid TOML: {error}.") from None
     return parse(apply_settings(table, settings))
 
 

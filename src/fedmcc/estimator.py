@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fedmcc.assembly import Experiment, assemble
+from fedmcc.assembly import Experiment, assemble, scorer_of
 from fedmcc.config import Config, Table, parse, put
 from fedmcc.data.arrays import as_images
 from fedmcc.data.base import ImageSet
@@ -65,7 +65,7 @@ class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
         experiment = assemble(config, images)
         self.history_ = _train(experiment)
         self._experiment = experiment
-        self.labels_ = experiment.scorer.assign(self._extract(X)).clusters
+        self.labels_ = scorer_of(experiment.config, images).assign(self._extract(X)).clusters
         return self
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,10 @@ from fedmcc.checkpoints import Saved, load_progress, load_shapes, save_progress,
 from fedmcc.clock import AFTER, chapter, timed
 from fedmcc.config import Config, dump, name_of
 from fedmcc.errors import InputError
+from fedmcc.evaluation.scoring import nothing_scored
 from fedmcc.federation import Policy, Progress, Round, RoundFailedError, rounds
 from fedmcc.files import write_atomically
+from fedmcc.messages import Moment
 from fedmcc.methods.base import Stage
 from fedmcc.partition import packed
 from fedmcc.privacy import epsilon
@@ -37,10 +39,11 @@ class Scored(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How many images the optimiser will see, and how many of them it has seen."""
+    """How many images the optimiser will see, and how many of them it has seen; or rounds, seen from afar."""
 
     total: int
     done: int
+    unit: Literal["images", "rounds"] = "images"
 
 
 class Finished(NamedTuple):
@@ -106,7 +109,7 @@ def plan(experiment: Experiment, run: Run) -> Plan:
     """How much there is to do from where the run directory stands; with drawn clients, on average."""
     clients = experiment.clients
     share = experiment.config.federation.size(len(clients)) / len(clients)
-    per_epoch = share * sum(experiment.engine.clients[client].images_per_epoch for client in clients)
+    per_epoch = share * sum(map(experiment.engine.images_per_epoch, clients))
     seen = {stage.name: round(per_epoch * stage.epochs) for stage in experiment.stages}
     total = sum(seen[stage.name] * stage.rounds for stage in experiment.stages)
     committed = run.rows()[: run.read_json("resume/progress.json").get("rows", 0)]
@@ -130,12 +133,19 @@ def _pick_up(experiment: Experiment, run: Run) -> tuple[Progress, int]:
     if saved is None:
         saved = Saved(Progress(detached(experiment.net.state_dict())), rows=0, clients={})
     _refuse_another_network(experiment, run, saved)
-    experiment.engine.states.begin(run.resume_folder, saved.clients)
+    run.rewind(saved.rows)
+    experiment.engine.begin(run.resume_folder, saved.clients, _last(run))
     run.sweep()
     if not (run.path / PARTITION).exists():  # killed before it was written
         _write_partition(experiment, run)
-    run.rewind(saved.rows)
     return saved.progress, saved.rows
+
+
+def _last(run: Run) -> dict[int, Moment]:
+    """The last round of each client that counted."""
+    return {
+        client: Moment(row["stage"], row["round"]) for row in run.rows() for client in row["participants"]
+    }
 
 
 def _secret(experiment: Experiment, run: Run, rows: int) -> bytes:
@@ -162,8 +172,9 @@ def _privacy(experiment: Experiment, rows: int) -> Row:
 
 
 def _write_partition(experiment: Experiment, run: Run) -> None:
-    """Who holds which images, as the run began."""
-    write_atomically(run.path / PARTITION, packed(experiment.images, experiment.shards))
+    """Who holds which images, as the run began; a server without images cannot say."""
+    if len(experiment.images):
+        write_atomically(run.path / PARTITION, packed(experiment.images, experiment.shards))
 
 
 def _refuse_another_network(experiment: Experiment, run: Run, saved: Saved) -> None:
@@ -205,14 +216,14 @@ def _row(experiment: Experiment, stage: Stage, round: Round) -> Row:
     }
     if round.attempt > 1:
         row["attempt"] = round.attempt
-    return row | _scores(experiment, stage, round.progress)
+    return row | experiment.engine.facts() | _scores(experiment, stage, round.progress)
 
 
 def _scores(experiment: Experiment, stage: Stage, progress: Progress) -> dict[str, float]:
     """The scores of a round where they are due, or none."""
     number, options = progress.round, experiment.config.evaluation
     last = number == stage.rounds
-    if not last and number % options.every:
+    if experiment.scorer is None or (not last and number % options.every):
         return {}
     due = options.kmeans_every > 0 and number % options.kmeans_every == 0
     with_kmeans = bool(stage.trained) and (last or due)  # features stay as they were where nothing is trained
@@ -229,10 +240,9 @@ def _has_head(experiment: Experiment, stage: Stage) -> bool:
 
 def _commit(experiment: Experiment, run: Run, round: Round, row: Row, rows: int) -> None:
     run.log(row)
-    states, clients = experiment.engine.states, [update.client for update in round.updates]
-    changed = ((client, states[client]) for client in clients)
-    saved = save_progress(run, round.progress, rows, changed)
-    states.filed({client: saved.clients[client] for client in clients})
+    engine, clients = experiment.engine, [update.client for update in round.updates]
+    saved = save_progress(run, round.progress, rows, engine.remembered(clients))
+    engine.filed({client: saved.clients[client] for client in clients if client in saved.clients})
 
 
 def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, Any]:
@@ -249,10 +259,17 @@ def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, A
     with timed("checkpoint"):
         save_state(run.model_file, select(progress.model, ("online",)), described)
     with timed("scoring"):
-        extracted = experiment.scorer.extract(net.online)
-        assigned = experiment.scorer.assign(extracted, net.online)
-        write_atomically(run.assignments_file, assignments_csv(experiment.scorer.images, assigned))
-        scores = experiment.scorer.final(net.online, extracted)
+        scores = _final_scores(experiment, run)
         run.write_json(run.scores_file.name, scores)
     run.secret_file.unlink(missing_ok=True)  # with it, noise could be subtracted again
     return scores
+
+
+def _final_scores(experiment: Experiment, run: Run) -> dict[str, Any]:
+    """The scores, once the cluster of every image is written; without images there are none."""
+    scorer, online = experiment.scorer, experiment.net.online
+    if scorer is None:
+        return nothing_scored(experiment.config.general.clusters or 0)
+    extracted = scorer.extract(online)
+    write_atomically(run.assignments_file, assignments_csv(scorer.images, scorer.assign(extracted, online)))
+    return scorer.final(online, extracted)

@@ -11,7 +11,7 @@ import numpy as np
 from fedmcc.admission import Refused, expect
 from fedmcc.clock import timed
 from fedmcc.errors import InputError
-from fedmcc.messages import Task, Update, pack, unpack
+from fedmcc.messages import Forgot, Task, Update, pack, unpack
 from fedmcc.methods.base import Stage
 from fedmcc.privacy import Guard
 from fedmcc.randomness import derive
@@ -125,14 +125,18 @@ class RoundFailedError(ArithmeticError):
     """Too few updates to average."""
 
 
+Event = Step | Update | Refused | Forgot
+
+
 @runtime_checkable
 class Engine(Protocol):
     """A map over clients: tasks in, updates out, in any order; steps between them where they can be seen.
 
-    A client that fails gives no update. What clients remember is pending until `commit`.
+    A client that fails gives no update; of an answer that cannot be read, only the refusal comes.
+    What clients remember is pending until `commit`.
     """
 
-    def run(self, stage: Stage, tasks: Sequence[Task]) -> Iterator[Step | Update]:
+    def run(self, stage: Stage, tasks: Sequence[Task]) -> Iterator[Event]:
         """Let the clients answer."""
 
     def commit(self, accepted: Collection[int]) -> None:
@@ -156,6 +160,7 @@ class _Attempt(NamedTuple):
     updates: tuple[Update, ...]
     refused: tuple[Refused, ...]
     dropped: tuple[int, ...]
+    forgot: frozenset[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,6 +180,7 @@ class _Server:
                 raise RoundFailedError(_failure(progress, attempts, options.minimum))
             drawn = self.policy.draw(self.clients, self.stage.name, progress.round + 1, len(attempts) + 1)
             attempts.append((yield from self._attempt(progress, drawn, traffic)))
+            progress = replace(progress, met=progress.met - attempts[-1].forgot)
         updates = attempts[-1].updates
         with timed("averaging"):
             advanced = _advance(self.stage, progress, updates, self.policy)
@@ -195,16 +201,20 @@ class _Server:
         options = self.policy.federation
         with timed("messages"):
             tasks = self._tasks(progress, clients)
-        answers = yield from self._answers(tasks)
+        events = yield from self._events(tasks)
+        answers = [event for event in events if isinstance(event, Update)]
+        unread = [event for event in events if isinstance(event, Refused)]
         _count(traffic, tasks, answers)
         with timed("admission"):
             good, refused = expect(self.stage, tasks, self.policy.norm_limit).judge(answers)
         enough = len(good) >= options.minimum
         self.engine.commit([update.client for update in good] if enough else [])
-        answered = {update.client for update in answers}
-        dropped = tuple(client for client in clients if client not in answered)
+        answered = {update.client for update in answers} | {refused.client for refused in unread}
         return _Attempt(
-            tuple(update.unpacked() for update in good) if options.half else good, refused, dropped
+            updates=tuple(update.unpacked() for update in good) if options.half else good,
+            refused=tuple(sorted({*refused, *unread})),
+            dropped=tuple(client for client in clients if client not in answered),
+            forgot=frozenset(event.client for event in events if isinstance(event, Forgot)),
         )
 
     def _tasks(self, progress: Progress, clients: Sequence[int]) -> list[Task]:
@@ -218,14 +228,14 @@ class _Server:
             for client in clients
         ]
 
-    def _answers(self, tasks: Sequence[Task]) -> Generator[Step, None, list[Update]]:
-        answers = []
+    def _events(self, tasks: Sequence[Task]) -> Generator[Step, None, list[Update | Refused | Forgot]]:
+        events: list[Update | Refused | Forgot] = []
         for event in self.engine.run(self.stage, tasks):
-            if isinstance(event, Update):
-                answers.append(event)
-            else:
+            if isinstance(event, Step):
                 yield event
-        return answers
+            else:
+                events.append(event)
+        return events
 
 
 def _count(traffic: dict[int, Traffic], tasks: Sequence[Task], answers: Sequence[Update]) -> None:

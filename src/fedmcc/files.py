@@ -10,14 +10,17 @@ from fedmcc.errors import InputError
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where two processes in one folder are not noticed
+except ImportError:  # not on Windows, where two processes at one thing are not noticed
     fcntl = None  # type: ignore[assignment]
 
 Content = bytes | str | Iterable[bytes | memoryview]  # whole, or piece by piece
 
 
 def write_atomically(path: Path, content: Content, mode: int = 0o644) -> None:
-    """Write a file so that a crash at any moment leaves the old one or the new one."""
+    """Write a file so that a crash at any moment leaves the old one or the new one.
+
+    A private file, of mode 0o600, is at no moment readable for others.
+    """
     write_flushed(path, content, mode)
     flush_folder(path.parent)
 
@@ -72,11 +75,16 @@ def write_output(path: Path, content: bytes | str) -> None:
 def claimed(path: Path) -> Iterator[None]:
     """Work in the folder of this file while no other process does; a killed one lets go of it."""
     with path.open() as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise InputError(
-                    f"{path.parent} is in use by another process: wait for it, or stop it."
-                ) from None
+        if not claim(file.fileno()):
+            raise InputError(f"{path.parent} is in use by another process: wait for it, or stop it.")
         yield
+
+
+def claim(file: int) -> bool:
+    """Have an open file for this process alone until it is closed; False while another has it."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True

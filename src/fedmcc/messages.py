@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,6 +55,40 @@ class Update:
     def unpacked(self) -> "Update":
         """The update as the server works with it."""
         return replace(self, weights=unpack(self.weights))
+
+
+class Forgot(NamedTuple):
+    """A client has lost what it remembered, and with it the round; it starts afresh with the next."""
+
+    client: int
+
+
+class Moment(NamedTuple):
+    """A round of a stage, after which a client remembers something."""
+
+    stage: str
+    round: int
+
+
+class Order(NamedTuple):
+    """A task for a site elsewhere, which knows nothing of the run but this."""
+
+    run: str  # what tells this run from every other
+    config: str  # complete but for what depends on the site's machine and images
+    fingerprint: str  # of the network and stages that the server has
+    base: Moment | None  # the last round of this site that counted; None: there was none
+    task: Task
+
+
+class Hello(NamedTuple):
+    """Who a site is, what it holds, and the network and stages that it would train."""
+
+    name: str
+    samples: int
+    channels: int
+    size: int  # pixels of the shorter side
+    version: str
+    fingerprint: str
 
 
 def pack(weights: Mapping[str, Tensor]) -> State:

@@ -84,8 +84,7 @@ class Board:
 
     def step(self, step: Step) -> None:
         self.pace.add(step.samples)
-        speed = f"{self.pace.speed:,.0f} images/s"
-        self.progress.update(self.task, advance=step.samples, speed=speed)
+        self.progress.update(self.task, advance=step.samples, speed=str(self.pace))
 
     def round(self, scored: Scored) -> None:
         self.rows.append(_cells(scored))
@@ -105,26 +104,31 @@ class Lines:
     def round(self, scored: Scored) -> None:
         row = scored.row
         say(
-            f"{row['stage']} {row['round']}/{scored.rounds}  {_facts(row)}  "
-            f"{self.pace.speed:,.0f} images/s  {clock(self.pace.left)} left"
+            f"{row['stage']} {row['round']}/{scored.rounds}  {facts(row)}  "
+            f"{self.pace}  {clock(self.pace.left)} left"
         )
 
 
 @dataclass
 class Pace:
-    """Images per second so far, and the seconds left at that pace."""
+    """Images per second so far, or seconds per round, and the seconds left at that pace."""
 
     plan: Plan
     seen: int = 0
     started: float = field(default_factory=time.perf_counter)
 
-    def add(self, images: int) -> None:
+    def __str__(self) -> str:
+        if self.plan.unit == "images":
+            return f"{self.speed:,.0f} images/s"
+        return f"{1 / max(self.speed, 1e-9):,.0f} s/round" if self.seen else ""
+
+    def add(self, more: int) -> None:
         """So many more were seen."""
-        self.seen += images
+        self.seen += more
 
     @property
     def speed(self) -> float:
-        """Images per second, scoring and saving included."""
+        """Images, or rounds, per second; scoring and saving included."""
         return self.seen / max(time.perf_counter() - self.started, 1e-9)
 
     @property
@@ -152,7 +156,8 @@ def _cells(scored: Scored) -> tuple[str, ...]:
     )
 
 
-def _facts(row: Row) -> str:
+def facts(row: Row) -> str:
+    """What a row of metrics says, in a few words."""
     facts = [] if row["loss"] is None else [f"loss {row['loss']:.3f}"]
     scores = {"acc": "acc", "nmi": "nmi", "kmeans_acc": "kmeans"}
     if "acc" not in row:

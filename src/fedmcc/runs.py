@@ -17,6 +17,7 @@ WRITTEN = (  # by and by
     "partition.npz.",
     "metrics.jsonl.",
     "scores.json.",
+    "sites.json.",
     "assignments.csv.",
     "final.safetensors.",
     "noise.secret.",
@@ -62,6 +63,16 @@ class Run:
     def secret_file(self) -> Path:
         """Whence noise is drawn, while the run is under way."""
         return self.path / "noise.secret"
+
+    @property
+    def sites_file(self) -> Path:
+        """The sites of a real federation; in other runs there is none."""
+        return self.path / "sites.json"
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its sites are simulated: then what they remember lies in the run."""
+        return (self.path / "sites").is_dir()
 
     @property
     def resume_folder(self) -> Path:

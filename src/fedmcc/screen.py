@@ -16,7 +16,10 @@ Counts = Sequence[Sequence[int]]  # a row per client, a column per class
 
 
 def show_scores(scores: Mapping[str, Any], method: str) -> None:
-    """The final scores side by side, or what can be said without labels."""
+    """The final scores side by side, or what can be said without labels, or without images."""
+    if not scores["images"]:
+        say("There were no images to score: `fedmcc predict RUN IMAGES` gives the clusters of a site's own.")
+        return
     names = {
         "pixels": "k-means on pixels",
         "head": f"{method}'s cluster head",

@@ -8,6 +8,8 @@ import typer
 
 from fedmcc.cli.program import Recipe, RunFolder, Settings, command, stop
 
+SIMULATION = "flower-simulation"
+
 if TYPE_CHECKING:
     from fedmcc.assembly import Experiment
     from fedmcc.config import Config
@@ -29,6 +31,9 @@ def run(
     recipe: Recipe,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The new run directory [runs/RECIPE-001].")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="Where clients run: embedded, pool or flower-simulation.")
+    ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Write where time went to profile.md.")] = False,
     report: Report = True,
     tensorboard: TensorBoard = False,
@@ -37,28 +42,32 @@ def run(
 
     For a folder say how many clusters there are: `fedmcc run PICTURES --set clusters=10`.
     """
-    loaded, name = load_recipe(recipe, settings), recipe.resolve().stem
-    if not profile:
-        _begin(loaded, out, name, Wishes(report, tensorboard))
+    name = recipe.resolve().stem
+    if engine == SIMULATION:
+        _simulate(load_recipe(recipe, settings), out, name)
         return
-    from fedmcc import profiles, screen
-
-    with profiles.profiling(loaded) as clock:  # of the run: no report
-        begun = _begin(loaded, out, name, Wishes(False, tensorboard))
-        profiles.write_profile(begun, clock)
-    screen.say(f"Where time went: {begun.path / 'profile.md'}.")
+    loaded = load_recipe(recipe, [*(settings or []), *([f"engine.name={engine}"] if engine else [])])
+    if profile:
+        _profile(loaded, out, name)
+    else:
+        _begin(loaded, out, name, Wishes(report, tensorboard))
 
 
 @command
 def resume(run: RunFolder, report: Report = True, tensorboard: TensorBoard = False) -> None:
     """Go on with an interrupted run, to the same bits as without."""
     from fedmcc import assembly, config, runs, screen
+    from fedmcc.errors import InputError
 
     opened = runs.open_run(run)
     loaded = config.load(opened.config_file)
+    if opened.sites_file.exists() and not opened.simulated:
+        raise InputError(f"{run} is a federation's: start its server again and it goes on.")
     if opened.finished:
         screen.say(f"{run} is complete: nothing to resume.")
         screen.show_scores(opened.read_json("scores.json"), method_name(loaded))
+    elif opened.simulated:
+        _simulate(loaded, run, run.name)
     else:
         _train(assembly.prepare(loaded), opened, Wishes(report, tensorboard))
 
@@ -101,6 +110,26 @@ def _begin(loaded: "Config", out: Path | None, name: str, wishes: Wishes) -> "Ru
     screen.mention_holdings(held.clients, held.classes, held.counts.tolist())
     _train(prepared, run, wishes)
     return run
+
+
+def _profile(loaded: "Config", out: Path | None, name: str) -> None:
+    from fedmcc import profiles, screen
+
+    with profiles.profiling(loaded) as clock:  # of the run: no report
+        begun = _begin(loaded, out, name, Wishes(report=False))
+        profiles.write_profile(begun, clock)
+    screen.say(f"Where time went: {begun.path / 'profile.md'}.")
+
+
+def _simulate(loaded: "Config", out: Path | None, name: str) -> None:
+    from fedmcc import meters, runs, screen, simulation
+
+    path = out or runs.next_free(Path("runs"), name)
+    screen.say(f"{method_name(loaded)} on Flower's simulation, in {path}")
+    for row in simulation.simulate(loaded, path):
+        screen.say(f"{row['stage']} {row['round']}  {meters.facts(row)}")
+    screen.show_scores(runs.open_run(path).read_json("scores.json"), method_name(loaded))
+    screen.say(f"The run is in {path}.")
 
 
 def _check(wishes: Wishes) -> None:

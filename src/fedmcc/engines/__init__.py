@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from fedmcc.client import Client
-from fedmcc.engines.base import Simulation
+from fedmcc.engines.base import Crew, Simulation
 from fedmcc.engines.embedded import EmbeddedOptions
 from fedmcc.engines.pool import PoolOptions
 from fedmcc.networks.momentum import Network
@@ -23,4 +23,4 @@ class EngineOptions(Protocol):
 
 ENGINES: dict[str, type[EngineOptions]] = {"embedded": EmbeddedOptions, "pool": PoolOptions}
 
-__all__ = ["ENGINES", "EngineOptions", "Simulation"]
+__all__ = ["ENGINES", "Crew", "EngineOptions", "Simulation"]

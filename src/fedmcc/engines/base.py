@@ -1,19 +1,69 @@
-"""What the engines that simulate clients have in common."""
+"""What a run asks of any engine, and what the engines that simulate clients have in common."""
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from fedmcc.client import Client
 from fedmcc.engines.store import Store
 from fedmcc.errors import InputError
-from fedmcc.messages import Task, Update
+from fedmcc.federation import Event
+from fedmcc.messages import Moment, Task
 from fedmcc.methods.base import Stage
-from fedmcc.training import Step
+from fedmcc.states import State
 
 log = logging.getLogger(__name__)
 
 
-class Simulation:
+class Crew:
+    """The clients of a run, wherever they are, and how it reaches them."""
+
+    @property
+    def members(self) -> list[int]:
+        """The clients that there are, in order."""
+        raise NotImplementedError
+
+    def images_per_epoch(self, client: int) -> int:
+        """Images of a client that the optimiser sees in an epoch."""
+        raise NotImplementedError
+
+    def begin(self, folder: Path, files: Mapping[int, Path], last: Mapping[int, Moment]) -> None:
+        """Start where a run stands: what clients remember in these files, and which rounds of theirs counted.
+
+        The folder is for what the engine has to put aside.
+        """
+
+    def run(self, stage: Stage, tasks: Sequence[Task]) -> Iterator[Event]:
+        """Let the clients answer; what they would remember waits for `commit`."""
+        raise NotImplementedError
+
+    def commit(self, accepted: Collection[int]) -> None:
+        """What these clients remember of the last run counts; the others fall back to before it."""
+        raise NotImplementedError
+
+    def remembered(self, clients: Iterable[int]) -> Iterator[tuple[int, State]]:
+        """What these clients remember, if the run has to keep it for them."""
+        return iter(())
+
+    def filed(self, files: Mapping[int, Path]) -> None:
+        """Know that what these clients remember lies in these files too."""
+
+    def facts(self) -> dict[str, Any]:
+        """What there is to say about the last round that only the engine knows."""
+        return {}
+
+    def close(self) -> None:
+        """End whatever runs."""
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Simulation(Crew):
     """Clients on this machine; what each remembers between rounds lies in `states`.
 
     Workers and files are there from the first round until `close`; a closed engine may run again.
@@ -23,25 +73,36 @@ class Simulation:
         self.clients = {client.index: client for client in clients}
         self.states = Store(memory)
 
-    def run(self, stage: Stage, tasks: Sequence[Task]) -> Iterator[Step | Update]:
-        """Let the clients answer; what they would remember waits for `commit`."""
-        raise NotImplementedError
+    @property
+    def members(self) -> list[int]:
+        """The clients that there are, in order."""
+        return sorted(self.clients)
+
+    def images_per_epoch(self, client: int) -> int:
+        """Images of a client that the optimiser sees in an epoch."""
+        return self.clients[client].images_per_epoch
+
+    def begin(self, folder: Path, files: Mapping[int, Path], last: Mapping[int, Moment]) -> None:
+        """Start from the states in these files."""
+        self.states.begin(folder, files)
 
     def commit(self, accepted: Collection[int]) -> None:
         """What these clients remember of the last run counts; the others fall back to before it."""
         self.states.settle(accepted)
+
+    def remembered(self, clients: Iterable[int]) -> Iterator[tuple[int, State]]:
+        """What these clients remember, one after the other."""
+        return ((client, self.states[client]) for client in clients)
+
+    def filed(self, files: Mapping[int, Path]) -> None:
+        """Know that what these clients remember lies in these files too."""
+        self.states.filed(files)
 
     def close(self) -> None:
         """End whatever runs and forget what clients remember."""
         self.states.close()
         for client in self.clients.values():
             client.cache.clear()
-
-    def __enter__(self) -> "Simulation":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Failures:

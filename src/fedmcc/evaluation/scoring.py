@@ -29,6 +29,7 @@ class Evaluation:
     kmeans_every: int = 0  # rounds between k-means on features, which takes seconds; 0: only at the end
     split: str | None = None  # of the data set; None: the images trained on, as the literature does (D15)
     batch_size: int = 512
+    at_server: bool = False  # of a federation of sites: score on the images of [data], which it must hold
 
     def __post_init__(self) -> None:
         if self.every < 1 or self.kmeans_every < 0 or self.batch_size < 1:
@@ -121,6 +122,20 @@ class Scorer:
         draw = generator(self.seed, "alignment")
         a, b = (encode(encoder, some, lambda batch: self.views(batch, draw)) for _ in range(2))
         return a, b
+
+
+def nothing_scored(clusters: int) -> dict[str, Any]:
+    """What `Scorer.final` would say, where there are no images to score."""
+    return {
+        "images": 0,
+        "split": "none",
+        "clusters": clusters,
+        "scores": {},
+        "knn": None,
+        "label_free": {},
+        "sizes": [],
+        "warning": None,
+    }
 
 
 def _fields(prefix: str, scores: ClusterScores | None) -> dict[str, float]:

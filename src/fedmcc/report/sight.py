@@ -9,17 +9,18 @@ from torch import Tensor
 
 from fedmcc import assembly, checkpoints, config
 from fedmcc.assembly import Experiment
-from fedmcc.assignments import Assignment
 from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
 from fedmcc.evaluation.embedding import MOST, embed, stratified, typicality
 from fedmcc.evaluation.features import Extracted
+from fedmcc.evaluation.scoring import Scorer
 from fedmcc.randomness import generator
 from fedmcc.report import landscape
 from fedmcc.report.landscape import Landscape
 from fedmcc.report.reading import Assigned, Facts
 from fedmcc.states import adopt
 
+WITH_SITES = "The images of the run are with its sites, where they stay."
 ORIGINALS, VIEWS = 5, 7  # rows and columns of the picture of views
 
 Tiles = UInt8[np.ndarray, "rows columns c h w"]  # in each row an image, then views of it
@@ -41,7 +42,7 @@ def look(facts: Facts, experiment: Experiment | None = None) -> Sight:
     Refused in a sentence where the images are gone or are no longer those of the run.
     """
     experiment = experiment or _prepared(facts)
-    scored = experiment.scorer.images
+    scored = _scorer(experiment).images
     if facts.assigned is not None and len(facts.assigned) != len(scored):
         raise InputError(
             f"The run assigned {len(facts.assigned):,} images and its data set now has {len(scored):,}: "
@@ -61,7 +62,15 @@ def look(facts: Facts, experiment: Experiment | None = None) -> Sight:
 def _prepared(facts: Facts) -> Experiment:
     # What was trained on one device can be looked at on any.
     loaded = config.load(facts.run.config_file, ["device=auto"])
+    if facts.run.sites_file.exists() and not loaded.evaluation.at_server:
+        raise InputError(WITH_SITES)
     return assembly.prepare(assembly.without_first_weights(loaded))
+
+
+def _scorer(experiment: Experiment) -> Scorer:
+    if experiment.scorer is None:
+        raise InputError(WITH_SITES)
+    return experiment.scorer
 
 
 def _extracted(experiment: Experiment, facts: Facts) -> Extracted:
@@ -73,15 +82,15 @@ def _extracted(experiment: Experiment, facts: Facts) -> Extracted:
         if saved is None:
             raise InputError(f"{facts.run.path} has no network yet: let `fedmcc resume` finish a round.")
         adopt(experiment.net, saved.progress.model)
-    extracted = experiment.scorer.extract(experiment.net.online)
+    extracted = _scorer(experiment).extract(experiment.net.online)
     with_head = any("confidence" in row for row in facts.rows)
     return extracted if with_head else extracted._replace(assignments=None)
 
 
 def _assigned(experiment: Experiment, extracted: Extracted) -> Assigned:
     """The clusters so far, of a run that is not finished."""
-    scored = experiment.scorer.images
-    found: Assignment = experiment.scorer.assign(extracted)
+    scorer = _scorer(experiment)
+    scored, found = scorer.images, scorer.assign(extracted)
     labels = scored.labels
     known = labels is not None and bool((labels >= 0).any())
     classes = scored.classes or tuple(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedmcc.assembly import prepare
+from fedmcc.assembly import prepare, scorer_of
 from fedmcc.checkpoints import load_network
 from fedmcc.config import load
 from fedmcc.files import write_atomically
@@ -32,7 +32,7 @@ def measure(cell: Cell) -> None:
     from fedmcc.evaluation.embedding import embed
 
     experiment = prepare(load(cell.run.config_file))
-    scorer, net = experiment.scorer, experiment.net
+    scorer, net = scorer_of(experiment.config, experiment.images), experiment.net
     chosen = np.linspace(0, len(scorer.images) - 1, min(MOST, len(scorer.images))).round().astype(int)
     labels = scorer.images.labels
     classes = [""] * len(chosen) if labels is None else [str(label) for label in labels[chosen]]

@@ -42,7 +42,7 @@ def _trained(cell: Cell, threads: int) -> Iterator[Moved]:
         general = replace(cell.config.general, threads=cell.config.general.threads or threads)
         prepared = assembly.prepare(replace(cell.config, general=general))
         run = experiment.begin(prepared, cell.path)
-    total, seen = experiment.plan(prepared, run)
+    total, seen, _ = experiment.plan(prepared, run)
     said = time.monotonic()
     for event in experiment.steps(prepared, run):
         seen += event.samples if isinstance(event, Step) else 0

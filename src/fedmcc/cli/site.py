@@ -1,0 +1,53 @@
+"""Commands of a site: site start, check."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedmcc.cli.program import app, command
+
+site = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Take part in a federation as a site.")
+app.add_typer(site, name="site")
+
+Images = Annotated[Path, typer.Option("--data", metavar="IMAGES", help="A folder of images.")]
+
+
+@partial(command, group=site)
+def check(
+    data: Images,
+    recipe: Annotated[Path | None, typer.Option(help="The recipe of the federation [the default].")] = None,
+) -> None:
+    """Look at a site's images before it joins; nothing leaves the site."""
+    from rich import filesize
+
+    from fedmcc import screen
+    from fedmcc.deployment.survey import configured, survey
+
+    found = survey(configured(data, recipe))
+    screen.say(f"{len(found.images):,} images found, {len(found.images.skipped):,} files unreadable.")
+    if complaint := found.images.complaint():
+        screen.warn(complaint)
+    smallest, middle, largest = ("{} × {}".format(*size) for size in found.sizes[:3])
+    screen.say(f"{smallest} to {largest} pixels, median {middle}; {filesize.decimal(found.sizes.bytes)}.")
+    for load in found.loads:
+        sent = filesize.decimal(load.sent)
+        screen.say(f"A round of {load.stage}: about {load.seconds:,.0f} s here, {sent} each way.")
+    screen.say(f"Memory while training: about {filesize.decimal(found.memory)}.")
+
+
+@partial(command, group=site)
+def start(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that the site was handed.")],
+    data: Images,
+) -> None:
+    """Take part until stopped; when the server is away, wait for it."""
+    from fedmcc import screen
+    from fedmcc.deployment import processes
+    from fedmcc.deployment.attendance import attend
+    from fedmcc.deployment.folders import Site
+
+    with processes.ended_by_signal():
+        for sentence in attend(Site(folder.resolve()), data):
+            screen.say(sentence)

@@ -1,0 +1,103 @@
+"""The server of a real federation: it gathers the sites and runs the same experiment as any other engine.
+
+It holds no images; with `evaluation.at_server` it scores on those of [data], which it then must hold.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from fedmcc.assembly import (
+    Experiment,
+    build_network,
+    check,
+    count_classes,
+    fingerprint,
+    resolve,
+    scorer_of,
+    set_up_torch,
+)
+from fedmcc.config import Config, dump, load, parse_text
+from fedmcc.data.base import ImageSet
+from fedmcc.engines.flower import Charter, Common, Grid, Roster, Sites, Terms
+from fedmcc.errors import InputError
+from fedmcc.experiment import Finished, Scored, begin, steps
+from fedmcc.runs import Run, open_run
+
+
+@dataclass(frozen=True)
+class Service:
+    """What a server is started with."""
+
+    recipe: str  # TOML
+    run: Path  # the run directory: begun if it is new, else gone on with
+    terms: Terms
+
+
+def serve(grid: Grid, service: Service) -> Iterator[Scored | Finished]:
+    """Gather the sites and run all rounds that are left."""
+    experiment, run = prepare(grid, service)
+    for event in steps(experiment, run):
+        if isinstance(event, Scored | Finished):
+            yield event
+
+
+def prepare(grid: Grid, service: Service) -> tuple[Experiment, Run]:
+    """The experiment with the sites that came, and its run directory."""
+    run = open_run(service.run) if (service.run / "config.toml").exists() else None
+    config = load(run.config_file) if run else parse_text(service.recipe)
+    known = _known(run) if run else {}
+    scored = config.data.load() if config.evaluation.at_server else None
+    config = _with_clusters(config, scored)
+    roster = Roster(grid, dump(config), service.terms._replace(names=known.get("sites", service.terms.names)))
+    roster.gather()
+    channels = known.get("channels") or (scored.images.shape[1] if scored else roster.usual_channels())
+    images = _no_images(config, roster, channels)
+    config = _settled(config, images, len(roster.names))
+    net = build_network(config, channels)
+    charter = Charter(known.get("id", uuid4().hex), dump(config), fingerprint(net, config))
+    roster.agree(Common(channels, charter.fingerprint))
+    engine = Sites(roster, charter, config.training.batch_size)
+    experiment = Experiment(config, images, [], scorer_of(config, scored) if scored else None, net, engine)
+    run = run or begin(experiment, service.run)
+    if not known:
+        run.write_json(run.sites_file.name, {"id": charter.run, "sites": roster.names, "channels": channels})
+    return experiment, run
+
+
+def _known(run: Run) -> dict[str, Any]:
+    """What the run wrote about its sites; nothing when it was killed before."""
+    known = run.read_json(run.sites_file.name)
+    if not known and run.read_json("resume/progress.json"):
+        raise InputError(
+            f"{run.path} was begun without sites: go on with `fedmcc resume`, or choose another."
+        )
+    return known
+
+
+def _with_clusters(config: Config, scored: ImageSet | None) -> Config:
+    if config.general.clusters is not None:
+        return config
+    if scored is None:
+        raise InputError("The server has no images whose classes it could count: set clusters in the recipe.")
+    return replace(config, general=replace(config.general, clusters=count_classes(scored)))
+
+
+def _no_images(config: Config, roster: Roster, channels: int) -> ImageSet:
+    """A set without a row that says what the sites' images look like."""
+    size = config.views.size or roster.common_size()
+    return ImageSet(np.empty((0, channels, size, size), np.uint8))
+
+
+def _settled(config: Config, images: ImageSet, sites: int) -> Config:
+    """Complete but for device and threads, which each machine finds out for itself."""
+    sharing = replace(config.partition, clients=sites)
+    resolved = resolve(replace(config, partition=sharing), images)
+    set_up_torch(resolved)
+    general = replace(resolved.general, device=config.general.device, threads=config.general.threads)
+    check(resolved)
+    return replace(resolved, general=general)

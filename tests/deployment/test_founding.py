@@ -1,0 +1,102 @@
+"""The folders of a federation: what is in them, who may read it, and what is refused."""
+
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from fedmcc.deployment.folders import Operator, Terms
+from fedmcc.deployment.founding import add_site, expiries, expiry_complaint, found, renew
+from fedmcc.errors import InputError
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_private_keys_and_folders_are_their_owners_alone(operator: Operator) -> None:
+    folders = [operator.path, *(path for path in operator.path.rglob("*") if path.is_dir())]
+    keys = [*operator.path.rglob("*.key")]
+    assert len(keys) == 4  # authority, server and two sites
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
+
+
+def test_a_sites_folder_has_its_own_key_and_no_other(operator: Operator) -> None:
+    site = operator.site("north")
+    secrets = [path.read_bytes() for path in operator.path.rglob("*.key") if path != site.key]
+    held = b"".join(contents(site.path).values())
+    assert not any(secret in held for secret in secrets)
+    assert site.read() == ("north", "127.0.0.1:8000")
+
+
+def test_founding_refuses_a_folder_in_use_and_changes_nothing(operator: Operator) -> None:
+    before = contents(operator.path)
+    with pytest.raises(InputError, match="not empty"):
+        found(operator.path, operator.terms(), 365)
+    assert contents(operator.path) == before
+
+
+def test_an_added_site_has_a_key_that_the_server_knows(operator: Operator) -> None:
+    before = contents(operator.path)
+    add_site(operator, "west")
+    assert operator.terms().sites == ("north", "south", "west")
+    assert operator.site("west").read() == ("west", "127.0.0.1:8000")
+    assert operator.public_key("west").read_bytes().startswith(b"ecdsa-sha2-nistp384 ")
+    after = contents(operator.path)
+    assert {name for name in before if after[name] != before[name]} == {str(operator.terms_file)}
+
+
+def test_adding_a_known_site_is_refused_and_keeps_its_key(operator: Operator) -> None:
+    before = contents(operator.path)
+    with pytest.raises(InputError, match="already"):
+        add_site(operator, "north")
+    assert contents(operator.path) == before
+
+
+def test_renewing_changes_the_servers_certificate_and_no_site(operator: Operator) -> None:
+    before = contents(operator.path)
+    renew(operator, 700)
+    after = contents(operator.path)
+    changed = {Path(name) for name in before if after[name] != before[name]}
+    assert changed == {operator.certificate, operator.key}
+    left = expiries(operator)["the server's certificate"] - datetime.now(UTC)
+    assert timedelta(days=699) < left <= timedelta(days=700)
+
+
+def test_an_expired_certificate_is_refused_with_its_date_and_remedy(operator: Operator) -> None:
+    end = expiries(operator)["the server's certificate"]
+    assert expiry_complaint(operator, end - timedelta(days=31)) is None
+    assert "renew" in (expiry_complaint(operator, end - timedelta(days=29)) or "")
+    with pytest.raises(InputError, match=f"expired on {end:%Y-%m-%d}.*renew"):
+        expiry_complaint(operator, end)
+
+
+@pytest.mark.parametrize(
+    ("host", "sites", "named"),
+    [
+        ("a b", ("north",), "'a b'"),
+        ("host", ("../up",), "'../up'"),
+        ("host", ("North",), "'North'"),
+        ("host", ("a", "a"), "once"),
+        ("host", ("",), "''"),
+    ],
+)
+def test_impossible_terms_are_refused_by_name(host: str, sites: tuple[str, ...], named: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        Terms(host, 8000, 8001, sites)
+    assert named in str(refusal.value)
+
+
+@pytest.mark.parametrize("days", [0, -1, 4000])
+def test_a_certificate_of_impossible_length_is_refused(tmp_path: Path, days: int) -> None:
+    with pytest.raises(InputError, match="--days"):
+        found(tmp_path / "new", Terms("host", 8000, 8001, ("a",)), days)
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_address_of_version_6_is_written_in_brackets(tmp_path: Path) -> None:
+    operator = found(tmp_path / "six", Terms("::1", 8000, 8001, ("a",)), 1)
+    assert operator.site("a").read() == ("a", "[::1]:8000")
+    assert "listen [::1]:8000 ssl;" in operator.proxy_file.read_text()

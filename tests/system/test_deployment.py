@@ -1,0 +1,303 @@
+"""A real federation on loopback, as its operators run it: real processes, TLS, keys and the generated proxy.
+
+Two of three sites come at first: while the server waits for the third, all that must not enter tries to.
+"""
+
+import http.client
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from fedmcc.deployment.certificates import certify_server, create_authority, create_site_key, load_authority
+from fedmcc.deployment.folders import Operator, Site, Terms
+from fedmcc.deployment.founding import found, write_proxy
+from fedmcc.deployment.processes import at_home, environment, free_port, running, sweep, wait_until
+from fedmcc.deployment.proxy import installed, words
+from fedmcc.deployment.reach import AbsentError, greet
+from fedmcc.runs import Run
+
+pytestmark = pytest.mark.timeout(2400)  # a process starts for every message: a busy machine takes long
+
+PROGRAM = str(Path(sys.executable).with_name("fedmcc"))
+PATIENCE = 1200.0  # seconds
+STAGES = ("representation", "separation", "whitening", "centroids", "merging")
+RECIPE = """
+clusters = 10
+threads = 1
+device = "cpu"
+[data]
+name = "folder"
+size = 8
+[views]
+preset = "digits"
+size = 8
+[encoder]
+width = 4
+[method]
+name = "fedmcc-plus"
+rounds = 2
+hidden = 16
+projections = 8
+prototypes = 2.0
+[training]
+batch_size = 32
+"""
+
+
+@dataclass
+class Federation:
+    """A federation with its processes."""
+
+    operator: Operator
+    folder: Path
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    @property
+    def run(self) -> Run:
+        return Run(self.operator.runs / "recipe-001")
+
+    def start(self, name: str, *command: object) -> "subprocess.Popen[bytes]":
+        with (self.folder / f"{name}.out").open("ab") as out:
+            process = subprocess.Popen(
+                [PROGRAM, *map(str, command)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "FEDMCC_DATA": str(self.folder / "cache")},
+            )
+        self.processes[name] = process
+        return process
+
+    def start_server(self) -> None:
+        self.start("server", "server", "start", self.operator.path, self.folder / "recipe.toml")
+
+    def start_site(self, name: str) -> None:
+        self.start(
+            name, "site", "start", self.operator.site(name).path, "--data", self.folder / "images" / name
+        )
+
+    def said(self, name: str) -> str:
+        return (self.folder / f"{name}.out").read_text()
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """The server and two of three sites, connected."""
+    if installed() is None:
+        message = "nginx is not installed"
+        pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
+    folder = tmp_path_factory.mktemp("federation")
+    export_digits(folder / "images")
+    (folder / "recipe.toml").write_text(RECIPE)
+    operator = found(folder / "fed", Terms("127.0.0.1", free_port(), free_port(), ("a", "b", "c")), 60)
+    federation = Federation(operator, folder)
+    federation.start_server()
+    for name in ("a", "b"):
+        federation.start_site(name)
+    assert wait_until(lambda: all("Connected" in federation.said(name) for name in "ab"), PATIENCE)
+    yield federation
+    for process in federation.processes.values():
+        process.terminate()
+    for process in federation.processes.values():
+        process.wait(60)
+
+
+def export_digits(folder: Path) -> None:
+    """A hundred handwritten digits for each of three sites, as files."""
+    pictures = (load_digits().images * 15.9375).astype(np.uint8)
+    for number in range(300):
+        path = folder / "abc"[number % 3] / f"patient-{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pictures[number]).save(path)
+
+
+def copied(federation: Federation, name: str) -> Site:
+    """Another copy of a site's folder, to be spoilt."""
+    return Site(Path(shutil.copytree(federation.operator.site("c").path, federation.folder / name)))
+
+
+def refused(federation: Federation, site: Site) -> str:
+    """What a site says that ends because it is refused."""
+    data = federation.folder / "images" / "c"
+    process = federation.start(site.path.name, "site", "start", site.path, "--data", data)
+    assert process.wait(PATIENCE) == 2
+    return federation.said(site.path.name)
+
+
+def test_a_site_with_an_unregistered_key_is_refused(federation: Federation) -> None:
+    site = copied(federation, "unregistered")
+    site.key.write_bytes(create_site_key().private)
+    assert "does not know the key of this site: ask the operator" in refused(federation, site)
+
+
+def test_a_site_of_another_authority_refuses_the_server(federation: Federation) -> None:
+    site = copied(federation, "other-authority")
+    site.authority_certificate.write_bytes(create_authority().certificate_pem)
+    assert "is not by the authority that this site trusts: nothing was sent" in refused(federation, site)
+
+
+@pytest.fixture
+def expired(federation: Federation, tmp_path: Path) -> Iterator[Operator]:
+    """The proxy of another federation, with a certificate that ended yesterday."""
+    terms = replace(federation.operator.terms(), port=free_port(), control_port=free_port())
+    operator = found(tmp_path / "expired", terms, 30)
+    authority = load_authority(operator.authority_key, operator.authority_certificate)
+    old = certify_server(authority, terms.host, 30, datetime.now(UTC) - timedelta(days=31))
+    operator.key.write_bytes(old.key_pem)
+    operator.certificate.write_bytes(old.certificate_pem)
+    write_proxy(operator, terms)
+    for folder in (operator.home, operator.logs, operator.server / "proxy"):
+        folder.mkdir()
+    nginx = installed() or ""
+    with running(words(nginx, operator), operator.home, operator.logs / "nginx.log"):
+        assert wait_until((operator.server / "nginx.pid").exists, PATIENCE)
+        yield operator
+
+
+def test_an_expired_certificate_is_refused_by_site_and_server(
+    federation: Federation, expired: Operator
+) -> None:
+    assert "has expired: nothing was sent" in refused(federation, expired.site("c"))
+    server = federation.start(
+        "old-server", "server", "start", expired.path, federation.folder / "recipe.toml"
+    )
+    assert server.wait(PATIENCE) == 2
+    assert f"fedmcc federation renew {expired.path}" in federation.said("old-server")
+
+
+def posted(connection: http.client.HTTPConnection, path: str) -> tuple[int, bytes]:
+    """The status and the words with which a request is answered."""
+    with closing(connection):
+        connection.request("POST", path, b"")
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def test_plain_text_is_refused(federation: Federation) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", federation.operator.terms().port, timeout=60)
+    status, said = posted(connection, "/v1/fleet/activate-node")
+    assert status == 400
+    assert b"plain HTTP request was sent to HTTPS port" in said
+
+
+def test_flowers_own_program_without_tls_is_refused(federation: Federation) -> None:
+    node, address = Path(sys.executable).with_name("flower-supernode"), federation.operator.terms().address
+    plain = (str(node), "--insecure", "--superlink", address, "--port", str(free_port()))
+    home, log = federation.folder / "plain", federation.folder / "plain.log"
+    with running(plain, home, log) as process:  # a pipe would be held open by what it starts
+        assert process.wait(PATIENCE) == 1
+    sweep(home)
+    assert "400 Bad Request" in log.read_text()
+
+
+def flwr(federation: Federation, port: int, *command: object) -> "subprocess.CompletedProcess[str]":
+    """Flower's own command line with the authority's certificate, which every site has."""
+    home = federation.folder / f"flwr-{port}"
+    home.mkdir(exist_ok=True)
+    certificate = federation.operator.authority_certificate
+    link = f'[superlink.fed]\naddress = "127.0.0.1:{port}"\nroot-certificates = "{certificate}"\n'
+    (home / "config.toml").write_text(f'[superlink]\ndefault = "fed"\n{link}')
+    program = str(Path(sys.executable).with_name("flwr"))
+    return subprocess.run(
+        [program, *map(str, command)], env=environment(home), capture_output=True, text=True, timeout=PATIENCE
+    )
+
+
+def test_through_the_proxy_a_site_can_neither_list_nor_start_runs(federation: Federation) -> None:
+    port = federation.operator.terms().port
+    bundle = federation.operator.server / "bundle"
+    assert wait_until((bundle / "pyproject.toml").exists, PATIENCE)
+    for command in (("list", "fed"), ("run", bundle, "fed"), ("supernode", "list", "fed")):
+        tried = flwr(federation, port, *command)
+        assert tried.returncode != 0
+        assert "403" in tried.stdout + tried.stderr
+    refused = (federation.operator.logs / "refused.log").read_text()
+    assert "/v1/control/list-runs" in refused
+    assert "/v1/control/start-run" in refused
+
+
+def test_on_the_servers_machine_the_operator_sees_the_one_run(federation: Federation) -> None:
+    listed = flwr(federation, federation.operator.terms().control_port, "list", "fed", "--format", "json")
+    assert listed.returncode == 0
+    assert listed.stdout.count('"run-id"') == 1
+
+
+def test_no_spelling_of_a_path_leads_around_the_proxy(federation: Federation) -> None:
+    context = ssl.create_default_context(cafile=str(federation.operator.authority_certificate))
+    port = federation.operator.terms().port
+    spellings = ("/v1/control/list-runs", "//v1/control/list-runs", "/v1/fleet/../control/list-runs")
+    encoded = (
+        "/v1/fleet/%2e%2e/control/list-runs",
+        "/v1/fleet/..%2fcontrol/list-runs",
+        "/v1/runtime/get-nodes",
+    )
+    for path in (*spellings, *encoded, "/health", "/"):
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=context)
+        assert posted(connection, path) == (403, b"Only the traffic of sites passes here.\n"), path
+
+
+def test_a_killed_server_goes_on_and_its_sites_come_back(federation: Federation) -> None:
+    federation.start_site("c")
+    assert wait_until(lambda: len(federation.run.rows()) >= 1, PATIENCE), federation.said("server")
+    federation.processes["server"].kill()
+    federation.processes["server"].wait()
+    federation.start_server()
+    assert federation.processes["server"].wait(PATIENCE) == 0, federation.said("server")
+    rows = federation.run.rows()
+    assert tuple(row["stage"] for row in rows) == STAGES
+    assert all(row["participants"] == [0, 1, 2] for row in rows)
+    assert federation.run.finished
+
+
+def test_status_counts_rounds_and_bytes_of_each_site(federation: Federation) -> None:
+    federation.start("status", "federation", "status", federation.operator.path).wait(PATIENCE)
+    said = federation.said("status")
+    assert "not running" in said
+    assert "is complete: merging round 1" in said
+    lines = [line for line in said.splitlines() if line[2:3] in ("a", "b", "c")]
+    assert [line.split("│")[4].strip() for line in lines] == ["5", "5", "5"]
+
+
+def test_logs_name_sites_and_rounds_and_no_file_of_an_image(federation: Federation) -> None:
+    logs = [*federation.operator.logs.glob("*"), *federation.operator.path.glob("sites/*/logs/*")]
+    text = "".join(path.read_text() for path in logs)
+    assert "representation 1/1: a, b, c" in text
+    assert "representation, round 1: training on 100 images." in text
+    assert "patient-" not in text
+
+
+def test_nothing_runs_after_all_were_stopped(federation: Federation) -> None:
+    sites = [federation.processes[name] for name in ("a", "b", "c")]
+    assert [site.poll() for site in sites] == [None] * 3  # they wait for another run
+    for site in sites:
+        site.terminate()
+    assert [site.wait(60) for site in sites] == [130] * 3
+    homes = [federation.operator.home, *(federation.operator.site(name).home for name in ("a", "b", "c"))]
+    assert [at_home(home) for home in homes] == [[], [], [], []]
+
+
+def test_stop_ends_a_server_and_all_it_started(federation: Federation) -> None:
+    terms = Terms("127.0.0.1", free_port(), free_port(), ("a",))
+    other = Federation(found(federation.folder / "other", terms, 60), federation.folder)
+    command = ("server", "start", other.operator.path, federation.folder / "recipe.toml")
+    server = other.start("stopped", *command)
+    assert wait_until(lambda: "waiting for a" in other.said("stopped"), PATIENCE)
+    assert other.start("second", *command).wait(PATIENCE) == 2
+    assert "is running already: stop it first" in other.said("second")
+    assert other.start("stop", "federation", "stop", other.operator.path).wait(PATIENCE) == 0
+    assert server.wait(60) == 130
+    assert at_home(other.operator.home) == []
+    with pytest.raises(AbsentError):
+        greet(terms.address, other.operator.authority_certificate)

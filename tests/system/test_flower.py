@@ -1,0 +1,139 @@
+"""A real federation on loopback: Flower's own programs, three sites, and what they survive."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from fedmcc import config, experiment
+from fedmcc.deployment import flower, processes
+from fedmcc.flower_app import write_bundle
+
+OWN = ("seconds", "sites", "waiting", "transport", "training", "reasons")
+PATIENCE = 400.0  # seconds; every message to a site starts a Python process with torch
+SMALL = {"hidden": 16, "projections": 8}
+PLUS = {"name": "fedmcc-plus", "rounds": 2, **SMALL}
+EMA = {"name": "fedema", "rounds": 3, "epochs": 1, **SMALL}
+
+
+def recipe(tiny: str, method: dict[str, Any]) -> str:
+    table = tomllib.loads(tiny) | {"method": method, "partition": {"clients": 3}}
+    table |= {"training": {"batch_size": 32}, "evaluation": {"at_server": True}}
+    return config.dump(config.parse(table))
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    metrics = run / "metrics.jsonl"
+    return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+
+
+def outcome(run: Path) -> tuple[Any, ...]:
+    timeless = [{key: value for key, value in row.items() if key not in OWN} for row in rows(run)]
+    files = ("checkpoints/final.safetensors", "assignments.csv", "scores.json")
+    return (timeless, *((run / name).read_bytes() for name in files))
+
+
+def wait_until(done: Callable[[], object], seconds: float = PATIENCE) -> None:
+    until = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def of_session(leader: int, name: str) -> list[int]:
+    """Processes of a program below another process, wherever it put them."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True)
+    tree = [line.split(None, 2) for line in listed.stdout.splitlines()]
+    below = {leader}
+    while new := {int(pid) for pid, parent, _ in tree if int(parent) in below} - below:
+        below |= new
+    return [
+        int(pid) for pid, _, words in tree if int(pid) in below and name in words and "defunct" not in words
+    ]
+
+
+class Federation:
+    """A server of Flower's and three sites."""
+
+    def __init__(self, home: Path, stack: ExitStack) -> None:
+        self.home, self.stack = home, stack
+        write_bundle(home / "bundle")
+        self.port, self.server = stack.enter_context(flower.trial(home))
+        self.sites = {name: self.start(name) for name in "abc"}
+
+    def start(self, name: str) -> "subprocess.Popen[bytes]":
+        own = f'client="{name}" state-dir="{self.home / name}" shard="{"abc".index(name)}/3"'
+        where = ("--insecure", "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1")
+        words = (*where, "--port", str(processes.free_port()), "--node-config", own)
+        program = (flower.program("flower-supernode"), *words)
+        return self.stack.enter_context(processes.running(program, self.home, self.home / f"site-{name}.log"))
+
+    def submit(self, text: str, run: Path) -> str:
+        told = {"recipe": text, "run": str(run), "sites": "a,b,c", "min-sites": 3}
+        waiting = {"round-timeout": PATIENCE, "wait": PATIENCE}
+        (self.home / "run.toml").write_text(tomli_w.dumps(told | waiting))
+        return flower.CommandLine(self.home).run(self.home / "bundle", self.home / "run.toml")
+
+    def kill(self, process: "subprocess.Popen[bytes]", name: str) -> None:
+        for pid in of_session(process.pid, name):
+            os.kill(pid, signal.SIGKILL)
+
+    def training(self, name: str, stage: str, round: int) -> bool:
+        """Whether a site is at work on a round."""
+        text = (self.home / f"site-{name}.log").read_text(errors="replace")
+        return f"{stage}, round {round}: training" in text
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    with ExitStack() as stack:
+        yield Federation(tmp_path_factory.mktemp("federation"), stack)
+
+
+def test_three_sites_and_a_server_killed_mid_round_give_the_bits_of_one_process(
+    federation: Federation, tiny: str, tmp_path: Path
+) -> None:
+    run, text = tmp_path / "run", recipe(tiny, PLUS)
+    federation.submit(text, run)
+    wait_until(lambda: federation.training("b", "separation", 1))
+    federation.kill(federation.server, "flwr-serverapp")
+    assert [row["stage"] for row in rows(run)] == ["representation"]
+    federation.submit(text, run)
+    experiment.run(config.parse(tomllib.loads(text)), tmp_path / "embedded")
+    wait_until((run / "scores.json").exists)
+    assert outcome(run) == outcome(tmp_path / "embedded")
+
+
+def test_a_site_killed_mid_round_costs_that_round_and_comes_back_under_its_name(
+    federation: Federation, tiny: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    federation.submit(recipe(tiny, EMA), run)
+    wait_until(lambda: federation.training("b", "representation", 2))
+    federation.kill(federation.sites["b"], "")
+    wait_until(lambda: len(rows(run)) == 2)
+    federation.sites["b"] = federation.start("b")
+    wait_until((run / "scores.json").exists)
+    assert [row["participants"] for row in rows(run)] == [[0, 1, 2], [0, 2], [0, 1, 2]]
+    assert rows(run)[1]["reasons"] == {"1": "its connection was lost."}
+    assert rows(run)[2]["waiting"] > 1
+
+
+def test_a_simulation_gives_the_bits_of_one_process(
+    tiny: str, tmp_path: Path, started: Callable[..., "subprocess.Popen[str]"]
+) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe(tiny, EMA))
+    process = started("run", path, "--engine", "flower-simulation", "--out", tmp_path / "run")
+    experiment.run(config.load(path), tmp_path / "embedded")
+    assert process.wait(PATIENCE) == 0
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "embedded")

@@ -1,0 +1,80 @@
+"""What operators and sites get wrong is answered by one sentence and exit code 2, and destroys nothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+Command = Callable[..., Result]
+INIT = ("federation", "init", "fed", "--sites", "north,south", "--host", "fed.example.org")
+
+
+@pytest.fixture
+def refused(fedmcc: Command) -> Callable[..., str]:
+    """Runs a command that must fail as a person's mistake; returns its one sentence."""
+
+    def run(*words: object) -> str:
+        result = fedmcc(*words)
+        assert result.exit_code == 2, result.output
+        (line,) = result.stderr.splitlines()
+        return line.removeprefix("Error: ")
+
+    return run
+
+
+def test_founding_says_what_to_hand_out_and_when_certificates_end(fedmcc: Command) -> None:
+    result = fedmcc(*INIT, "--days", 10)
+    assert result.exit_code == 0
+    said = result.stderr
+    assert said.count("over a channel you trust") == 2
+    assert "The server's certificate expires on 2" in said
+    assert "The authority expires on 2" in said
+
+
+def test_founding_twice_is_refused(fedmcc: Command, refused: Callable[..., str], tmp_path: Path) -> None:
+    fedmcc(*INIT)
+    key = (tmp_path / "fed/authority/ca.key").read_bytes()
+    assert refused(*INIT).startswith("fed is not empty: choose a new folder")
+    assert (tmp_path / "fed/authority/ca.key").read_bytes() == key
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("federation", "status", "nowhere"),
+        ("federation", "stop", "nowhere"),
+        ("federation", "renew", "nowhere"),
+        ("federation", "add", "nowhere", "--site", "west"),
+    ],
+)
+def test_a_folder_that_is_no_federation_is_refused(refused: Callable[..., str], words: tuple[str]) -> None:
+    assert "`fedmcc federation init` makes one" in refused(*words)
+
+
+def test_a_server_needs_a_recipe_that_exists(fedmcc: Command, refused: Callable[..., str]) -> None:
+    fedmcc(*INIT)
+    assert refused("server", "start", "fed", "no.toml").startswith("There is no recipe at no.toml")
+
+
+def test_a_site_needs_its_folder_and_its_images(fedmcc: Command, refused: Callable[..., str]) -> None:
+    fedmcc(*INIT)
+    assert "ask the operator for the folder" in refused("site", "start", "nowhere", "--data", "fed")
+    sentence = refused("site", "start", "fed/sites/north", "--data", "nowhere")
+    assert "give the folder of your images as --data" in sentence
+    Path("fed/sites/north/site.key").unlink()
+    assert "site.key is missing" in refused("site", "start", "fed/sites/north", "--data", "fed")
+
+
+def test_stopping_what_does_not_run_says_so(fedmcc: Command) -> None:
+    fedmcc(*INIT)
+    result = fedmcc("federation", "stop", "fed")
+    assert (result.exit_code, result.stderr) == (0, "Nothing was running.\n")
+
+
+def test_a_new_federation_has_a_status(fedmcc: Command) -> None:
+    fedmcc(*INIT)
+    shown = fedmcc("federation", "status", "fed").stdout
+    assert "not running. No run was begun yet." in shown
+    assert "north" in shown
+    assert "south" in shown
