@@ -24,6 +24,7 @@ FEDERATED = ["partition.name=dirichlet", "partition.clients=3", "method.rounds=2
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 ARGUMENTS += ("--disable-background-networking", "--disable-component-update")
 DRAWN = "[...document.querySelectorAll('.chart')].every(chart => chart.querySelector('.main-svg'))"
+PATIENCE = 240_000  # milliseconds: a busy machine takes its time over 5 MB of script
 MISSING = "Chromium is not on PATH: install it, with `apt-get install chromium` on Debian."
 
 
@@ -33,7 +34,7 @@ def browser() -> Iterator[Browser]:
     if program is None:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(MISSING)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS, timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -71,6 +72,7 @@ def opened(browser: Browser) -> Iterator[Opened]:
         shape = {"width": width, "height": 900}
         contexts.append(browser.new_context(viewport=shape, color_scheme=scheme, **options))
         page = contexts[-1].new_page()
+        page.set_default_timeout(PATIENCE)
         page.on("console", lambda message: noise.append(message.text))
         page.on("pageerror", lambda error: noise.append(str(error)))
         page.on("request", lambda request: noise.append(request.url) if request.url[:4] == "http" else None)
