@@ -38,7 +38,9 @@ def simulate(config: Config, path: Path) -> Iterator[Row]:
     try:
         with flower.trial(home, "--simulation"):
             line = flower.CommandLine(home)
-            yield from _watch(Run(path), line, line.run(home / "bundle", home / "run.toml", *nodes))
+            number = line.run(home / "bundle", home / "run.toml", *nodes)
+            with processes.running(line.following(number), home, home / "run.log"):
+                yield from _watch(Run(path), line, number)
     finally:
         processes.sweep(home)
     shutil.rmtree(home)
@@ -64,7 +66,5 @@ def _watch(run: Run, line: flower.CommandLine, number: str) -> Iterator[Row]:
         if time.monotonic() - asked > ASK:
             asked = time.monotonic()
             if "fail" in (now := line.status(number)) or "stopped" in now:
-                raise flower.FlowerError(
-                    f"the simulation ended early ({now}): {line.home}/flower.log says why"
-                )
+                raise flower.FlowerError(f"the simulation ended early ({now}): {line.home}/run.log says why")
         time.sleep(GLANCE)

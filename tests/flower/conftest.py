@@ -62,7 +62,7 @@ def _over_the_wire(message: Message) -> Message:
 class Three:
     """Three sites that share the digits as a simulation of three clients would, and their server."""
 
-    def __init__(self, folder: Path, method: str, **options: Any) -> None:
+    def __init__(self, folder: Path, name: str, **options: Any) -> None:
         self.folder = folder
         self.table: dict[str, Any] = {
             "clusters": 3,
@@ -71,7 +71,7 @@ class Three:
             "device": "cpu",
             "data": {"name": "digits", "limit": 60},
             "encoder": {"width": 4},
-            "method": {"name": method, **METHODS[method]},
+            "method": {"name": name, **METHODS[name]},
             "partition": {"clients": 3, "uneven": 0.5},
             "training": {"batch_size": 8},
             "evaluation": {"at_server": True},
@@ -106,4 +106,4 @@ def identity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def three(tmp_path: Path) -> Callable[..., Three]:
-    return lambda method="fedema", **options: Three(tmp_path, method, **options)
+    return lambda name="fedema", **options: Three(tmp_path, name, **options)

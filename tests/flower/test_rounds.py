@@ -12,6 +12,8 @@ from fedmcc.engines.flower.records import to_array
 from fedmcc.errors import InputError
 from fedmcc.federation import RoundFailedError
 
+SMALL = {"hidden": 8, "projections": 4}
+FEDMCC = {"name": "fedmcc", "rounds": 1, "epochs": 1, "clustering_rounds": 3, "clustering_epochs": 1, **SMALL}
 OWN = ("seconds", "sites", "waiting", "transport", "training", "reasons")
 
 
@@ -176,15 +178,17 @@ def _look_again():
     time.sleep(1.1)
 
 
-def test_a_site_that_lost_its_disk_starts_afresh_with_the_next_round(three, tmp_path, caplog):
-    federation = three("fedmcc")
+def test_a_site_that_lost_its_disk_is_sent_everything_again(three, tmp_path, caplog):
+    federation = three("fedmcc", method=FEDMCC)
     rounds = federation.serve()
-    next(rounds), next(rounds)  # the stage clustering has frozen what representation made
+    next(rounds), next(rounds)  # from here on the encoder is frozen and does not travel
     for path in (tmp_path / "a").rglob("*.safetensors"):
         path.unlink()
-    next(rounds)
-    assert _last_row(tmp_path / "run")["dropped"] == [0]
+    next(rounds), next(rounds)
+    second, third, fourth = _rows(tmp_path / "run")[1:]
+    assert (second["dropped"], third["dropped"], fourth["participants"]) == ([], [0], [0, 1, 2])
     assert "Site a drops out of clustering, round 2: It has lost what it remembered" in caplog.text
+    assert fourth["bytes"]["0"] == second["bytes"]["0"] != fourth["bytes"]["1"]
 
 
 def test_without_images_the_server_has_losses_and_no_scores(three, tmp_path):

@@ -19,7 +19,8 @@ from fedmcc.deployment import flower, processes
 from fedmcc.flower_app import write_bundle
 
 OWN = ("seconds", "sites", "waiting", "transport", "training", "reasons")
-PATIENCE = 400.0  # seconds; every message to a site starts a Python process with torch
+PATIENCE = 900.0  # seconds; every message to a site starts a Python process with torch
+pytestmark = pytest.mark.timeout(1800)
 SMALL = {"hidden": 16, "projections": 8}
 PLUS = {"name": "fedmcc-plus", "rounds": 2, **SMALL}
 EMA = {"name": "fedema", "rounds": 3, "epochs": 1, **SMALL}
