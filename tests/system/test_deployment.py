@@ -273,7 +273,7 @@ def test_status_counts_rounds_and_bytes_of_each_site(federation: Federation) -> 
 def test_logs_name_sites_and_rounds_and_no_file_of_an_image(federation: Federation) -> None:
     logs = [*federation.operator.logs.glob("*"), *federation.operator.path.glob("sites/*/logs/*")]
     text = "".join(path.read_text() for path in logs)
-    assert "representation 1/1: a, b, c" in text
+    assert "merging 1/1: a, b, c" in text
     assert "representation, round 1: training on 100 images." in text
     assert "patient-" not in text
 

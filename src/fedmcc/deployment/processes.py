@@ -58,9 +58,9 @@ def running(words: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.
         end(process)
 
 
-def set_aside(log: Path) -> None:
-    """Begin a new log when one has grown large; the one before is kept."""
-    if log.exists() and log.stat().st_size > LARGEST:
+def set_aside(log: Path, most: int = LARGEST) -> None:
+    """Begin a new log when one has grown beyond so many bytes; the one before is kept."""
+    if log.exists() and log.stat().st_size > most:
         log.replace(log.with_suffix(".old.log"))
 
 

@@ -131,7 +131,7 @@ def follow(
     """The rounds of a run as they appear on disk, until it is finished; its failure is raised."""
     shown = {(row["stage"], row["round"]) for row in _committed(run)}
     log = ready.operator.logs / "run.log"
-    log.unlink(missing_ok=True)
+    processes.set_aside(log, 0)
     while True:
         with processes.running(ready.flower.following(number), ready.operator.home, log) as words:
             while True:
