@@ -7,8 +7,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Any, NamedTuple
 
 import tomli_w
@@ -136,12 +137,10 @@ def follow(
         with processes.running(ready.flower.following(number), ready.operator.home, log) as words:
             while True:
                 over = words.poll() is not None
-                for row in run.rows():
-                    if (place := (row["stage"], row["round"])) not in shown:
-                        shown.add(place)
-                        yield Step(-1, row["loss"] or 0.0, 1)
-                        yield Scored(row, rounds[row["stage"]])
+                yield from _news(run, rounds, shown)
                 if run.finished:
+                    with suppress(TimeoutExpired):  # its last words are worth a moment
+                        words.wait(processes.GRACE)
                     yield Finished(run.read_json(run.scores_file.name))
                     return
                 if over:
@@ -149,6 +148,15 @@ def follow(
                 time.sleep(GLANCE)
         if ready.flower.status(number).startswith("finished") and not run.finished:
             raise InputError(f"The run ended: {_last_words(log)}")
+
+
+def _news(run: Run, rounds: Mapping[str, int], shown: set[tuple[str, int]]) -> Iterator[Step | Scored]:
+    """The rounds that were not shown yet; they are from now on."""
+    for row in run.rows():
+        if (place := (row["stage"], row["round"])) not in shown:
+            shown.add(place)
+            yield Step(-1, row["loss"] or 0.0, 1)
+            yield Scored(row, rounds[row["stage"]])
 
 
 def plan(run: Run, rounds: Mapping[str, int]) -> Plan:
