@@ -20,8 +20,8 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY)  ## cluster handwritten digits, a few minutes
 	$(BIN)/fedmcc demo
 
-test: $(READY)  ## run all tests
-	$(BIN)/pytest
+test: $(READY)  ## run all tests, two files at a time
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 
 check: $(READY)  ## format, lint, types, layers
 	$(BIN)/ruff format --check .

@@ -107,11 +107,11 @@ def test_a_crash_at_any_write_leaves_the_moment_before(run, monkeypatch, crash):
     _save(run, _moment(1, 0.25))
     write, calls = files.write_flushed, []
 
-    def dying(path, content):
+    def dying(path, content, *mode):
         calls.append(path)
         if len(calls) == crash:
             raise KeyboardInterrupt
-        write(path, content)
+        write(path, content, *mode)
 
     monkeypatch.setattr(files, "write_flushed", dying)
     monkeypatch.setattr(tensorfiles, "write_flushed", dying)
@@ -231,9 +231,9 @@ def test_all_files_of_a_moment_are_on_disk_before_the_list_that_names_them(run, 
     flush, write, order = files.flush_folder, files.write_flushed, []
     monkeypatch.setattr(tensorfiles, "flush_folder", lambda path: (order.append("flushed"), flush(path)))
 
-    def noting(path, content):
+    def noting(path, content, *mode):
         order.append(path.name.split("-")[0])
-        write(path, content)
+        write(path, content, *mode)
 
     monkeypatch.setattr(files, "write_flushed", noting)
     monkeypatch.setattr(tensorfiles, "write_flushed", noting)

@@ -182,6 +182,7 @@ def test_a_client_has_no_place_for_labels():
         "views",
         "training",
         "seed",
+        "clip",
         "cache",
     }
 

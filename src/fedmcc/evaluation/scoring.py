@@ -45,7 +45,7 @@ class Scorer:
     clusters: int
     seed: int
     options: Evaluation
-    known: UntilChanged = field(default_factory=UntilChanged)
+    known: UntilChanged = field(init=False, default_factory=UntilChanged)  # of these images alone
 
     def extract(self, branch: Branch) -> Extracted:
         """Features and assignments of all images, without augmentation."""
