@@ -106,6 +106,20 @@ def test_the_reason_for_dropping_out_is_in_the_metrics(three, tmp_path):
     assert row["sites"] == {"0": "a", "1": "b", "2": "c"}
 
 
+def test_a_site_that_was_cut_off_introduces_itself_before_it_is_asked_again(three, tmp_path):
+    federation, greeted = three(), []
+    federation.options |= {"min-sites": 3, "wait": 60.0}
+    trouble = {
+        ("train", 1): lambda message, reply: Message(Error(5, ""), reply_to=message),
+        ("query.hello", 2): lambda message, reply: greeted.append(message) or reply,
+    }
+    federation.grid.spoil = _at_site(federation, "b", trouble)
+    for _ in federation.serve():
+        pass
+    assert [row["dropped"] for row in _rows(tmp_path / "run")] == [[1], [], []]
+    assert len(greeted) == 1
+
+
 def _at_site(federation, name, trouble):
     """Replies of one site changed by (message type, how many of them there were)."""
     node = next(node for node, config in federation.grid.nodes.items() if config["client"] == name)

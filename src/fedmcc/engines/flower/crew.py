@@ -20,7 +20,8 @@ from fedmcc.methods.base import Stage
 log = logging.getLogger(__name__)
 
 LATE = 2  # round timeouts until a task lapses; an answer after the first is ignored, but frees its site
-ERRORS = {3: "its answer was lost.", 5: "its connection was lost.", 8: "its process ended."}  # Flower's codes
+CUT_OFF = 5  # Flower's codes
+ERRORS = {3: "its answer was lost.", CUT_OFF: "its connection was lost.", 8: "its process ended."}
 
 
 class Charter(NamedTuple):
@@ -146,6 +147,8 @@ class Sites(Crew):
     def _read(self, task: Task, reply: Message | None) -> Update | Refused | Forgot | None:
         if reply is not None and reply.has_error():
             self._drop(task, ERRORS.get(reply.error.code, "it failed; its own log says why."))
+            if reply.error.code == CUT_OFF:
+                self.roster.lose(self.roster.names[task.client])
             return None
         try:
             answer = (

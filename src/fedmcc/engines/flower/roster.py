@@ -92,6 +92,12 @@ class Roster:
         for node, reply in self._replies():
             self._hear(node, reply)
 
+    def lose(self, name: str) -> None:
+        """A site that was cut off has to introduce itself again: Flower may list its node for a while."""
+        if (member := self.members.pop(name, None)) is not None:
+            log.warning("Site %s is gone.", name)
+            self._not_before.pop(member.node, None)
+
     def usual_channels(self) -> int:
         """The channels of most sites' images; of equals, those of the first name."""
         return Counter(hello.channels for hello in self._hellos()).most_common(1)[0][0]
@@ -116,8 +122,7 @@ class Roster:
 
     def _see(self, online: set[int]) -> None:
         for name in [name for name, member in self.members.items() if member.node not in online]:
-            log.warning("Site %s is gone.", name)
-            self._not_before.pop(self.members.pop(name).node, None)
+            self.lose(name)
         now, busy = time.monotonic(), set(self._greeted.values())
         for node in sorted(online - busy):
             if now >= self._not_before.get(node, 0.0):
