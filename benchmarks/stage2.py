@@ -142,7 +142,7 @@ def timed(
 
 def run(stage: Stage, progress: Progress, experiment: Experiment, engine: Any) -> Progress:
     """All rounds of a stage."""
-    for event in rounds(stage, progress, engine, experiment.clients, experiment.policy):
+    for event in rounds(stage, progress, engine, experiment.clients, experiment.policy(b"")):
         if isinstance(event, Round):
             progress = event.progress
     return progress
