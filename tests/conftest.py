@@ -1,11 +1,18 @@
-"""Every test has one thread, a cache folder of its own, and no way to the network but 127.0.0.1."""
+"""Every test has one thread, a fixed global seed, a cache folder of its own, and no network but 127.0.0.1."""
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """Weights that a test draws without a generator of its own are the same in every run."""
+    torch.manual_seed(int(os.environ.get("FEDMCC_TEST_SEED", "0")))
 
 
 @pytest.fixture(autouse=True)
