@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedmcc.acceleration import set_up_torch
 from fedmcc.assembly import build_network
 from fedmcc.config import parse
 from fedmcc.training import pairs_of_views, train, trainable
@@ -41,7 +42,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 def measure(threads: int, repeats: int) -> list[dict[str, Any]]:
     """Steps and products in turns, with so many threads."""
-    torch.set_num_threads(threads)
+    set_up_torch(threads)
     works, operations = {}, {}
     for encoder in CASES:
         works[encoder], operations[encoder] = step(encoder)

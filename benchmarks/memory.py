@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from fedmcc.acceleration import set_up_torch
 from fedmcc.gradients import Form, contrast_by_autograd, contrast_by_closed_form
 from fedmcc.losses import contrast
 from fedmcc.memory import in_use
@@ -47,7 +48,7 @@ CPU = torch.device("cpu")
 def main() -> None:
     """Measure each combination in a process of its own and print a table for each encoder."""
     options = read_options()
-    torch.set_num_threads(options.threads)
+    set_up_torch(options.threads)
     if options.measure:
         print(json.dumps(measure(*options.measure[:2], int(options.measure[2]), options.chunk)))
         return

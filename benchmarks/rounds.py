@@ -4,7 +4,7 @@ Overhead: a run's own clock says what views, passes, loss, optimiser and moving 
 Engines: ten clients with convnet in turns, each in a fresh process, with the bits of the final model.
 Averaging: ten ResNet-18s, the peak of a fresh process above the inputs.
 
-python benchmarks/rounds.py [--quick] [--repeats 5] [--parts overhead growth engines averaging] [--json FILE]
+python benchmarks/rounds.py [--quick] [--repeats 5] [--parts overhead registered ...] [--json FILE]
 """
 
 import hashlib
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fedmcc import config, experiment
+from fedmcc.acceleration import set_up_torch
 from fedmcc.assembly import build_network, prepare
 from fedmcc.clock import measuring
 from fedmcc.memory import in_use
@@ -42,7 +43,8 @@ class Size(NamedTuple):
     width: int = 16
 
 
-OVERHEADS = (Size(5, 5), Size(50, 50), Size(500, 500), Size(50, 10), Size(500, 10))
+OVERHEADS = (Size(5, 5), Size(50, 50), Size(500, 500))
+REGISTERED = (50, 500, 5000)
 GROWTHS = (
     Size(10, 10),
     Size(10, 10, images=64),
@@ -73,13 +75,23 @@ def read_options() -> Any:
 
 def table(sizes: tuple[Size, ...], title: str) -> list[dict[str, Any]]:
     """Overheads of rounds, each size in a fresh process: the quartiles are those of its rounds."""
-    rows = []
-    for size in sizes:
-        row = fresh(__file__, "--measure", "overhead", *size) | {"size": size._asdict()}
-        rows.append(row)
+    rows = [fresh(__file__, "--measure", "overhead", *size) | {"size": size._asdict()} for size in sizes]
     headings = (title, "model, MB", "beyond training, ms", "per participant", "share, %", *OVERHEAD)
     show(headings, [overhead_cells(row) for row in rows])
     return rows
+
+
+def compare_registered(repeats: int) -> dict[int, list[float]]:
+    """Milliseconds beyond training of rounds with ten participants, of few clients and of many, in turns."""
+    found: dict[int, list[float]] = {clients: [] for clients in REGISTERED}
+    for _ in range(repeats):
+        for clients, taken in found.items():
+            row = fresh(__file__, "--measure", "overhead", *Size(clients, 10))
+            taken.append(1e3 * row["beyond"][1])
+    few = found[REGISTERED[0]]
+    rows = [[str(n), spread(taken).text(0), ratios(taken, few).text(2)] for n, taken in found.items()]
+    show(("registered clients, of whom 10 take part", "beyond training, ms", "times the first"), rows)
+    return found
 
 
 def overhead_cells(row: dict[str, Any]) -> list[str]:
@@ -199,7 +211,7 @@ def compare_averages(repeats: int) -> dict[str, Any]:
 
 def average() -> str:
     """Seconds of one average, and its peak above the inputs as a multiple of one of them."""
-    torch.set_num_threads(1)
+    set_up_torch(1)
     table = {"clusters": 10, "method": {"name": "fedmcc"}, "encoder": {"name": "resnet18"}}
     settings = config.parse(table | {"views": {"size": 32}})
     net, stage = build_network(settings, 3), settings.method.stages()[0]
@@ -220,6 +232,7 @@ def as_json(**figures: Any) -> str:
 
 PARTS = {
     "overhead": lambda _: table(OVERHEADS, "participants"),
+    "registered": compare_registered,
     "growth": lambda _: table(GROWTHS, "growth"),
     "engines": compare_engines,
     "averaging": compare_averages,

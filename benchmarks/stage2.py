@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from fedmcc.acceleration import set_up_torch
 from fedmcc.assembly import Experiment, prepare
 from fedmcc.config import parse
 from fedmcc.engines.embedded import Embedded
@@ -52,7 +52,7 @@ class Printed(Clustering):
 def main() -> None:
     """Measure seed after seed and print a row for each way."""
     options = read_options()
-    torch.set_num_threads(options.threads)
+    set_up_torch(options.threads)
     found: dict[str, list[dict[str, float]]] = {}
     for seed in range(options.seeds):
         for name, row in measure(seed, options).items():

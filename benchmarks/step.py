@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmcc.acceleration import set_up_torch
 from fedmcc.assembly import build_network
 from fedmcc.config import parse
 from fedmcc.losses import Quartet
@@ -44,7 +45,7 @@ def main() -> None:
     made = parser(__doc__, repeats=7, quick=3)
     made.add_argument("--threads", type=int, default=1)
     options = made.parse_args()
-    torch.set_num_threads(options.threads)
+    set_up_torch(options.threads)
     print(f"{options.threads} threads; shares of the bare network's time in %, median (quartiles)")
     taken = {
         f"{case.encoder} {case.size} px, {case.batch}": in_turns(workload(case), options.repeats)

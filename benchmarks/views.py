@@ -11,6 +11,7 @@ import kornia.augmentation as kornia
 import torch
 from torch import nn
 
+from fedmcc.acceleration import set_up_torch
 from fedmcc.views import PRESETS, Views
 from measuring import in_turns, parser, ratios, show, spread, write_json
 
@@ -32,7 +33,7 @@ def main() -> None:
     made = parser(__doc__, repeats=15, quick=5)
     made.add_argument("--threads", type=int, default=2)
     options = made.parse_args()
-    torch.set_num_threads(options.threads)
+    set_up_torch(options.threads)
     print(f"Milliseconds per image, batch {BATCH}, {options.threads} threads, median (quartiles)")
     figures = {f"{case.preset}, {case.channels}×{case.size}×{case.size}": case for case in CASES}
     taken = {name: measure(case, options.repeats) for name, case in figures.items()}

@@ -1,6 +1,10 @@
-"""Lower precision and compiled encoders: what they change, and what happens where there is no such thing."""
+"""Memory that is kept, lower precision, compiled encoders: what they change, and where there is none."""
 
 import logging
+import os
+import platform
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -105,3 +109,34 @@ def test_the_optimisers_of_all_tensors_at_once_move_them_as_one_by_one():
             made.step()
         moved.append(torch.stack(list(tensors)))
     assert torch.equal(*moved)
+
+
+FAULTS = """
+import resource, sys, torch
+from fedmcc.acceleration import set_up_torch
+from fedmcc.networks.convnet import ConvNetOptions
+set_up_torch(1)
+net, images = ConvNetOptions().build(1, 28), torch.ones(256, 1, 28, 28)
+faults = []
+for step in range(6):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    net(images).sum().backward()
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(min(faults))
+"""
+
+
+def _faults(**variables):
+    process = [sys.executable, "-c", FAULTS]
+    return int(
+        subprocess.run(process, env={**os.environ, **variables}, capture_output=True, check=True).stdout
+    )
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="what other C libraries do with memory is theirs"
+)
+def test_memory_of_a_step_is_asked_for_once_unless_somebody_chose_otherwise():
+    first_map = 256 * 16 * 28 * 28 * 4 / os.sysconf("SC_PAGESIZE")  # of the first convolution, in pages
+    assert _faults() < 0.1 * first_map
+    assert _faults(MALLOC_TRIM_THRESHOLD_="131072") > first_map

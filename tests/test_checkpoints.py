@@ -163,9 +163,9 @@ def test_a_file_of_the_moment_that_is_gone_is_named(run, name):
 
 
 def test_what_clients_remember_is_not_read(run, monkeypatch):
-    saved, read = _save(run, _moment(1, 0.25)), []
+    files, read = _save(run, _moment(1, 0.25)), []
     monkeypatch.setattr(checkpoints, "load_state", lambda path: read.append(path.name) or {})
-    assert load_progress(run).clients == saved.clients
+    assert load_progress(run).clients == files
     assert [name.split("-")[0] for name in read] == ["model", "extras"]
 
 

@@ -1,6 +1,8 @@
-"""What some devices gain from and others do not: lower precision, compiled encoders."""
+"""How a process is made ready to train, and what only some devices gain from."""
 
+import ctypes
 import logging
+import os
 from typing import Literal
 
 import torch
@@ -12,6 +14,31 @@ from fedmcc.networks.momentum import Branch, Network
 log = logging.getLogger(__name__)
 
 Precision = Literal["auto", "float32", "bfloat16"]
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+KEPT = 2**30  # bytes; free memory beyond it goes back to the system
+LARGE = 2**25  # bytes; a larger block comes from the system alone, or blocks would be cut to pieces
+
+
+def set_up_torch(threads: int) -> None:
+    """So many threads, the same bits whenever something is repeated, and memory that is asked for once."""
+    torch.set_num_threads(threads)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    keep_freed_memory()
+
+
+def keep_freed_memory() -> bool:
+    """Let glibc keep what tensors free for the tensors of the next step; whether it does.
+
+    Left alone it hands large blocks back and gets them anew, page by page, at every step: up to a quarter
+    of the time. Nothing is changed for other C libraries, nor for who set glibc's own variables.
+    """
+    chosen = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
+    if os.name != "posix" or chosen:
+        return False
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "gnu_get_libc_version"):
+        return False
+    return bool(library.mallopt(M_MMAP_THRESHOLD, LARGE) and library.mallopt(M_TRIM_THRESHOLD, KEPT))
 
 
 def settled_precision(precision: Precision, device: torch.device) -> Precision:

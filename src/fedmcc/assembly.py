@@ -1,7 +1,6 @@
 """Builds from a configuration what a run needs, and refuses in a sentence what cannot work."""
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fedmcc.acceleration import compile_encoders, settled_precision
+from fedmcc.acceleration import compile_encoders, set_up_torch, settled_precision
 from fedmcc.checkpoints import load_network, load_shapes
 from fedmcc.chunked import GHOSTS, has_ghosts
 from fedmcc.client import Client
@@ -85,7 +84,7 @@ def reopen(run: Run, checkpoint: Path | None = None) -> Trained:
     except InputError as error:
         raise InputError(f"The images of {run.path} cannot be loaded: {error}") from None
     config = resolve(config, images)
-    set_up_torch(config)
+    set_up_torch(config.general.thread_count)
     net = build_network(config, images.images.shape[1])
     load_network(net, path)
     return Trained(config, net, _scorer(config, images))
@@ -112,15 +111,9 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
 
 def workshop(config: Config, images: ImageSet) -> tuple[Callable[[], Network], Config]:
     """How this process makes a network and trains it, and the configuration with the chunk that fits."""
-    set_up_torch(config)
+    set_up_torch(config.general.thread_count)
     make = partial(build_network, config, channels=images.images.shape[1])
     return make, _with_chunk(config, make, images)
-
-
-def set_up_torch(config: Config) -> None:
-    """As many threads as configured, and the same bits whenever something is repeated."""
-    torch.set_num_threads(config.general.threads or os.cpu_count() or 1)
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
 
 
 def _with_chunk(config: Config, make: Callable[[], Network], images: ImageSet) -> Config:
@@ -159,7 +152,7 @@ def resolve(config: Config, images: ImageSet) -> Config:
         config.general,
         clusters=config.general.clusters or count_classes(images),
         device=str(find_device(config.general.device)),
-        threads=config.general.threads or os.cpu_count() or 1,
+        threads=config.general.thread_count,
     )
     training = config.training
     precision = settled_precision(training.precision, torch.device(general.device))

@@ -1,6 +1,7 @@
 """Networks and progress on disk: safetensors and JSON, whole or absent, checked before they are used."""
 
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -57,21 +58,24 @@ class Saved:
     clients: Mapping[int, Path]  # where what each client remembers lies, to be read when it is needed
 
 
-def save_progress(run: Run, progress: Progress, rows: int, changed: Iterable[tuple[int, State]]) -> Saved:
+def save_progress(
+    run: Run, progress: Progress, rows: int, changed: Iterable[tuple[int, State]]
+) -> dict[int, Path]:
     """Commit a round: new files first, then the list that names them, then the old files go.
 
-    Only what the clients in `changed` remember is written, one after the other.
+    Only what the clients in `changed` remember is written, one after the other; returns where it lies.
     """
     folder = run.resume_folder
     moment = f"{progress.stage}-{progress.round:06}.safetensors"
-    files = dict(_listing(run).get("clients", {}))
+    files, own = dict(_listing(run).get("clients", {})), {}
 
     def new() -> Iterator[tuple[str, State]]:
         yield f"model-{moment}", progress.model
         yield f"extras-{moment}", progress.extras
         for client, state in changed:
-            files[str(client)] = f"client-{client}-{moment}"
-            yield files[str(client)], state
+            files[str(client)] = name = f"client-{client}-{moment}"
+            own[client] = folder / name
+            yield name, state
 
     save_states(folder, new())
     listing: dict[str, Any] = {
@@ -83,9 +87,9 @@ def save_progress(run: Run, progress: Progress, rows: int, changed: Iterable[tup
         "extras": f"extras-{moment}",
         "clients": files,
     }
-    write_atomically(folder / "progress.json", json.dumps(listing, indent=2) + "\n")
+    write_atomically(folder / "progress.json", json.dumps(listing) + "\n")
     _keep(folder, {"progress.json", listing["model"], listing["extras"], *files.values()})
-    return Saved(progress, rows, {int(client): folder / name for client, name in files.items()})
+    return own
 
 
 def load_progress(run: Run) -> Saved | None:
@@ -116,10 +120,10 @@ def _listing(run: Run) -> dict[str, Any]:
 
 def _keep(folder: Path, named: set[str]) -> None:
     """Remove everything else from the folder."""
-    for path in folder.iterdir():
-        if path.name in named:
-            continue
-        if path.is_dir():
-            shutil.rmtree(path)
+    with os.scandir(folder) as found:  # a Path for each of thousands of clients takes long
+        others = [entry for entry in found if entry.name not in named]
+    for entry in others:
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry)
         else:
-            path.unlink()
+            Path(entry).unlink()

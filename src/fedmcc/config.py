@@ -3,6 +3,7 @@
 A key that nobody owns is an error with a suggestion.
 """
 
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -54,6 +55,11 @@ class General:
             raise InputError(f"threads is {self.threads}: give 1 or more.")
         if self.seed < 0:
             raise InputError(f"seed is {self.seed}: give 0 or more.")
+
+    @property
+    def thread_count(self) -> int:
+        """How many threads there are to be on this machine."""
+        return self.threads or os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

@@ -241,8 +241,7 @@ def _has_head(experiment: Experiment, stage: Stage) -> bool:
 def _commit(experiment: Experiment, run: Run, round: Round, row: Row, rows: int) -> None:
     run.log(row)
     engine, clients = experiment.engine, [update.client for update in round.updates]
-    saved = save_progress(run, round.progress, rows, engine.remembered(clients))
-    engine.filed({client: saved.clients[client] for client in clients if client in saved.clients})
+    engine.filed(save_progress(run, round.progress, rows, engine.remembered(clients)))
 
 
 def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, Any]:

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import torch
-
 from fedmcc import config
+from fedmcc.acceleration import set_up_torch
 from fedmcc.assembly import build_network, without_first_weights
 from fedmcc.assignments import Assignment, assignments_csv
 from fedmcc.checkpoints import load_metadata, load_network
@@ -30,7 +29,7 @@ def predict(run: Run, path: Path) -> Predicted:
     channels = _channels(run)
     seen = settings.data.size if isinstance(settings.data, ImageFiles) else settings.views.size
     images = _read(path, seen, channels)
-    torch.set_num_threads(settings.general.threads or 1)
+    set_up_torch(settings.general.thread_count)
     net = build_network(settings, channels)
     load_network(net, run.model_file)
     extracted = extract(net.online, images.images, settings.views.plain, settings.evaluation.batch_size)

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from fedmcc.acceleration import set_up_torch
 from fedmcc.assembly import (
     Experiment,
     build_network,
@@ -19,7 +20,6 @@ from fedmcc.assembly import (
     fingerprint,
     resolve,
     scorer_of,
-    set_up_torch,
 )
 from fedmcc.config import Config, dump, load, parse_text
 from fedmcc.data.base import ImageSet
@@ -97,7 +97,7 @@ def _settled(config: Config, images: ImageSet, sites: int) -> Config:
     """Complete but for device and threads, which each machine finds out for itself."""
     sharing = replace(config.partition, clients=sites)
     resolved = resolve(replace(config, partition=sharing), images)
-    set_up_torch(resolved)
+    set_up_torch(resolved.general.thread_count)
     general = replace(resolved.general, device=config.general.device, threads=config.general.threads)
     check(resolved)
     return replace(resolved, general=general)

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 
-import torch
-
+from fedmcc.acceleration import set_up_torch
 from fedmcc.client import Client
 from fedmcc.engines.sharing import SharedImages
 from fedmcc.errors import InputError
@@ -82,7 +81,7 @@ def work(pipe: Connection, workshop: Workshop) -> None:
     """Answer orders until the pipe is closed: with steps, then an answer or an error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption from the keyboard is the parent's affair
     threading.Thread(target=end_with_parent, daemon=True).start()
-    torch.set_num_threads(1)
+    set_up_torch(1)
     net, clients, initial = workshop.make(), _clients(workshop), from_bytes(workshop.initial)
     try:
         pipe.send(None)  # ready

@@ -81,9 +81,9 @@ class Representation(Stage):
     def represent(self, net: PredictingPair, a: Tensor, b: Tensor) -> Outputs:
         """Both views through both networks; no gradient reaches the target."""
         online, target = net.online, net.target
+        targets = without_gradient(lambda: tuple(target.instance(target.encoder(view)) for view in (a, b)))
         p_a = net.predictor(online.instance(online.encoder(a)))
         p_b = net.predictor(online.instance(online.encoder(b)))
-        targets = without_gradient(lambda: tuple(target.instance(target.encoder(view)) for view in (a, b)))
         return Outputs(p_a, p_b, *targets)
 
     def loss(self, outputs: Outputs) -> Tensor:

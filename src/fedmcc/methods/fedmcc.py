@@ -61,10 +61,10 @@ class Representation(Stage):
     shared: Parts = ("online.encoder", "online.instance_projector")
 
     def represent(self, net: MomentumPair, a: Tensor, b: Tensor) -> Quartet:
-        """Both views through both networks."""
+        """Both views through both networks, first through the target, which leaves nothing in memory."""
         online, target = net.online, net.target
-        z_a, z_b = online.instance(online.encoder(a)), online.instance(online.encoder(b))
         targets = without_gradient(lambda: tuple(target.instance(target.encoder(view)) for view in (a, b)))
+        z_a, z_b = online.instance(online.encoder(a)), online.instance(online.encoder(b))
         return Quartet(z_a, z_b, *targets)
 
     def loss(self, outputs: Quartet) -> Tensor:

@@ -74,11 +74,11 @@ class Joint(Stage):
 
     def represent(self, net: MomentumPair, a: Tensor, b: Tensor) -> Outputs:
         """Both views through both networks, four passes; no gradient reaches the target."""
-        z_a, y_a = net.online.project(a)
-        z_b, y_b = net.online.project(b)
         z_a_target, y_a_target, z_b_target, y_b_target = without_gradient(
             lambda: (*net.target.project(a), *net.target.project(b))
         )
+        z_a, y_a = net.online.project(a)
+        z_b, y_b = net.online.project(b)
         return Outputs(z_a, z_b, z_a_target, z_b_target, y_a, y_b, y_a_target, y_b_target)
 
     def loss(self, outputs: Outputs) -> Tensor:

@@ -63,8 +63,8 @@ class Representation(Stage):
 
     def represent(self, net: MomentumQueue, a: Tensor, b: Tensor) -> Outputs:
         """The query against its key and against the queue; no gradient reaches the key."""
-        query = F.normalize(net.online.instance(net.online.encoder(a)), dim=1)
         (key,) = without_gradient(lambda: (F.normalize(net.target.instance(net.target.encoder(b)), dim=1),))
+        query = F.normalize(net.online.instance(net.online.encoder(a)), dim=1)
         positive = (query * key).sum(dim=1) / self.method.temperature
         negatives = (query @ net.queue.T / self.method.temperature).logsumexp(dim=1)
         return Outputs(positive, negatives, key)

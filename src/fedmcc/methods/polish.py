@@ -55,8 +55,8 @@ class Polish(Stage):
     def represent(self, net: KeepingPair, a: Tensor, b: Tensor) -> Outputs:
         """Both views through both networks."""
         online, target = net.online, net.target
-        y_a, y_b = online.assign(online.encoder(a)), online.assign(online.encoder(b))
         t_a, t_b = without_gradient(lambda: tuple(target.assign(target.encoder(view)) for view in (a, b)))
+        y_a, y_b = online.assign(online.encoder(a)), online.assign(online.encoder(b))
         sizes = _head(target).marginal.clamp_min(1e-6)
         return Outputs(y_a, y_b, t_a, t_b, sizes.expand(len(a), -1))
 
