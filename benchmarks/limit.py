@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedmcc.assembly import build_network
 from fedmcc.config import parse
+from fedmcc.construction import build_network
 from fedmcc.training import pairs_of_views, train, trainable
 from measuring import Spread, in_turns, parser, show, spread, write_json
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmcc.assembly import build_network
 from fedmcc.config import parse
+from fedmcc.construction import build_network
 from fedmcc.losses import Quartet
 from fedmcc.networks.momentum import MomentumPair
 from fedmcc.training import pairs_of_views, train, trainable

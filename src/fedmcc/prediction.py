@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple
 import torch
 
 from fedmcc import config
-from fedmcc.assembly import build_network, without_first_weights
 from fedmcc.assignments import Assignment, assignments_csv
 from fedmcc.checkpoints import load_metadata, load_network
+from fedmcc.construction import build_network, without_first_weights
 from fedmcc.data.base import ImageSet
 from fedmcc.data.folder import Folder
 from fedmcc.data.tree import ImageFiles, Listing, decoded
