@@ -13,6 +13,8 @@ import torch
 from fedmcc.acceleration import compile_encoders
 from fedmcc.config import Config
 from fedmcc.data.base import ImageSet
+from fedmcc.data.picture import Sides
+from fedmcc.data.tree import ImageFiles
 from fedmcc.errors import InputError
 from fedmcc.feature_cache import bytes_of_view
 from fedmcc.fitting import largest_chunk
@@ -105,6 +107,12 @@ def fingerprint(net: Network, config: Config) -> str:
     tensors = [f"{name} {value.dtype} {tuple(value.shape)}" for name, value in net.state_dict().items()]
     names = [stage.name for stage in stages(config)]
     return sha256("\n".join([*tensors, *names]).encode()).hexdigest()
+
+
+def told_sides(config: Config) -> Sides | None:
+    """Height and width of the images as the configuration tells them: of decoded files, else of views."""
+    size = config.data.size if isinstance(config.data, ImageFiles) else config.views.size
+    return None if size is None else (size, size)
 
 
 def find_device(name: str) -> torch.device:

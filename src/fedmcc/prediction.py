@@ -8,10 +8,10 @@ import torch
 from fedmcc import config
 from fedmcc.assignments import Assignment, assignments_csv
 from fedmcc.checkpoints import load_metadata, load_network
-from fedmcc.construction import build_network, without_first_weights
+from fedmcc.construction import build_network, told_sides, without_first_weights
 from fedmcc.data.folder import Folder
 from fedmcc.data.picture import Sides
-from fedmcc.data.tree import ImageFiles, Listing, decoded
+from fedmcc.data.tree import Listing, decoded
 from fedmcc.errors import InputError
 from fedmcc.evaluation.features import extract
 from fedmcc.runs import Run
@@ -50,10 +50,10 @@ def _sides(run: Run, settings: config.Config) -> Sides:
     found = load_metadata(run.model_file)
     if found.get("height", "").isdigit() and found.get("width", "").isdigit():
         return int(found["height"]), int(found["width"])
-    size = settings.data.size if isinstance(settings.data, ImageFiles) else settings.views.size
-    if size is None:
+    told = told_sides(settings)
+    if told is None:
         raise InputError("The run's configuration has no views.size: use the config.toml that the run wrote.")
-    return size, size
+    return told
 
 
 def _listing(path: Path) -> Listing:

@@ -91,7 +91,8 @@ def rows(table: Table, cells: Sequence[Cell]) -> list[Point]:
 
 def draw(figure: Any, table: Table, points: Sequence[Point]) -> None:
     """A line of panels per cell, a moment each, coloured by class."""
-    names, moments = (list(dict.fromkeys(point[index] for point in points)) for index in (0, 1))
+    names = list(dict.fromkeys(point.cell for point in points))
+    moments = list(dict.fromkeys(point.when for point in points))
     labels = sorted({point.label for point in points}, key=lambda label: (len(label), label))
     figure.set_size_inches(4 * len(moments), 4 * len(names))
     for name, line in zip(names, figure.subplots(len(names), len(moments), squeeze=False), strict=True):
