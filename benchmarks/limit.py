@@ -13,8 +13,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedmcc.acceleration import set_up_torch
-from fedmcc.assembly import build_network
 from fedmcc.config import parse
+from fedmcc.construction import build_network
 from fedmcc.training import pairs_of_views, train, trainable
 from measuring import Spread, in_turns, parser, show, spread, write_json
 

@@ -21,8 +21,9 @@ import torch
 
 from fedmcc import config, experiment
 from fedmcc.acceleration import set_up_torch
-from fedmcc.assembly import build_network, prepare
+from fedmcc.assembly import prepare
 from fedmcc.clock import measuring
+from fedmcc.construction import build_network
 from fedmcc.memory import in_use
 from fedmcc.states import bytes_of, detached, select, weighted_average
 from measuring import Spread, begin_peak, fresh, high_water, parser, ratios, show, spread, write_json

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fedmcc.acceleration import set_up_torch
-from fedmcc.assembly import build_network
 from fedmcc.config import parse
+from fedmcc.construction import build_network
 from fedmcc.losses import Quartet
 from fedmcc.networks.momentum import MomentumPair
 from fedmcc.training import pairs_of_views, train, trainable

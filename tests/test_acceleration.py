@@ -12,8 +12,8 @@ import torch
 
 from fedmcc import acceleration, experiment
 from fedmcc.acceleration import settled_precision
-from fedmcc.assembly import build_network
 from fedmcc.config import parse
+from fedmcc.construction import build_network
 from fedmcc.errors import InputError
 from fedmcc.training import Training
 

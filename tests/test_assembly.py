@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedmcc.assembly import assemble, build_network, find_device, prepare, resolve
+from fedmcc.assembly import assemble, prepare, resolve
 from fedmcc.config import parse
+from fedmcc.construction import build_network, find_device
 from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedmcc.assembly import build_network, resolve
+from fedmcc.assembly import resolve
 from fedmcc.checkpoints import load_state, save_state
 from fedmcc.client import Client
 from fedmcc.config import parse
+from fedmcc.construction import build_network
 from fedmcc.data import load_dataset
 from fedmcc.messages import Task
 from fedmcc.randomness import generator

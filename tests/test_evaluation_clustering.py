@@ -27,7 +27,7 @@ def blobs(count: int = 60, clusters: int = 3) -> tuple[np.ndarray, np.ndarray]:
     return (rows * random.uniform(0.1, 10, size=(count, 1))).astype(np.float32), labels
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 10_000))
 def test_accuracy_is_the_best_of_all_matchings(clusters: int, classes: int, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -35,7 +35,7 @@ def test_accuracy_is_the_best_of_all_matchings(clusters: int, classes: int, seed
     assert accuracy(labels, assigned) == pytest.approx(brute_accuracy(labels, assigned))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 10_000))
 def test_matching_is_one_to_one_and_gives_the_accuracy(clusters: int, classes: int, seed: int) -> None:
     random = np.random.default_rng(seed)

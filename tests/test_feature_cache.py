@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from fedmcc import experiment
-from fedmcc.assembly import assemble, build_network
+from fedmcc.assembly import assemble
 from fedmcc.config import parse
+from fedmcc.construction import build_network
 from fedmcc.data import load_dataset
 from fedmcc.errors import InputError
 from fedmcc.feature_cache import FeatureCache, Source, pairs_of_features

@@ -99,7 +99,7 @@ def test_gradients_of_the_other_losses_pass_gradcheck() -> None:
     assert torch.autograd.gradcheck(lambda u: cosine_distance(u, v), (u,))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(2, 12), st.integers(1, 8), st.integers(0, 2**31), st.booleans())
 def test_contrast_ignores_the_length_of_rows_and_the_order_of_samples(
     n: int, d: int, seed: int, positive: bool

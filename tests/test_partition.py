@@ -31,7 +31,7 @@ def refusal(given, *options, **named):
     return str(caught.value)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     labels=st.lists(st.integers(-1, 4), min_size=60, max_size=90),
     name=st.sampled_from(["iid", "by_class", "dirichlet"]),

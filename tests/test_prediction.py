@@ -88,6 +88,20 @@ def test_a_run_on_arrays_predicts_files_too(tmp_path, folder):
     assert len(_rows(predict(run, folder).csv)) == 16
 
 
+def test_images_of_a_run_on_oblong_arrays_get_the_clusters_of_the_run(tmp_path):
+    """The network sees the whole of each, squashed: what tells these apart lies at their ends."""
+    images = np.random.default_rng(0).integers(0, 256, (16, 10, 24), dtype=np.uint8)
+    np.save(tmp_path / "images.npy", images)
+    (tmp_path / "files").mkdir()
+    for number, image in enumerate(images):
+        Image.fromarray(image).save(tmp_path / "files" / f"{number:02}.png")
+    data = {"name": "arrays", "root": str(tmp_path / "images.npy")}
+    run = experiment.run(parse(SMALL | {"data": data}), tmp_path / "run")
+    own, predicted = _rows(run.assignments_file.read_text()), _rows(predict(run, tmp_path / "files").csv)
+    for key in ("cluster", "confidence"):
+        assert [row[key] for row in predicted] == [row[key] for row in own]
+
+
 def test_where_there_is_nothing_a_sentence_says_so(run, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.png").write_text("not an image")

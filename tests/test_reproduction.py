@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from fedmcc.checkpoints import load_state
 from fedmcc.errors import InputError
-from fedmcc.reproduction import curves, estimate, figures
+from fedmcc.reproduction import curves, estimate, figures, planes
 from fedmcc.reproduction.jobs import run_cells
 from fedmcc.reproduction.plan import Cell, Request, cells, settle
 from fedmcc.reproduction.results import Entry, collect
@@ -108,6 +110,35 @@ def test_curves_count_rounds_through_all_stages(ask: Ask, tmp_path: Path) -> Non
     ]
     assert "FedMCC, head" in figures.draw(request, planned)
     assert len((tmp_path / "figure.csv").read_text().splitlines()) == 3
+
+
+def test_features_are_drawn_half_way_as_a_run_of_half_the_rounds_leaves_them(tmp_path: Path) -> None:
+    def done(rounds: int) -> Cell:
+        request = Request(
+            load_table("tsne"), "smoke", tmp_path / str(rounds), 1, 1, (f"method.rounds={rounds}",)
+        )
+        settle(request, cells(request))
+        cell = next(cell for cell in cells(request) if cell.row == "mcc")
+        assert [word.news for word in run_cells([cell], 1)][-1] == Ended()
+        return cell
+
+    two, four = done(2), done(4)
+    moments = [point.when for point in planes.rows(load_table("tsne"), [four])]
+    assert list(dict.fromkeys(moments)) == ["before", "round 2", "after"]
+    half_way = load_state(four.run.model_file.with_name("round-000002.safetensors"))
+    final = load_state(two.run.model_file)
+    assert half_way.keys() == final.keys()
+    assert all(torch.equal(half_way[name], final[name]) for name in final)
+
+
+def test_rounds_that_are_drawn_are_the_papers_and_train_the_encoder() -> None:
+    found = {}
+    for scale in ("paper", "small", "smoke"):
+        request = Request(load_table("tsne"), scale, Path())
+        found[scale] = {cell.row: planes.moments(cell.config) for cell in cells(request)}
+    assert found["paper"] == {"fedmcc": [10, 50], "mcc": [100, 500]}
+    assert found["small"] == {"fedmcc": [2], "mcc": [2, 8]}
+    assert found["smoke"] == {"fedmcc": [], "mcc": []}
 
 
 def test_operations_are_those_of_the_architecture_by_hand(ask: Ask) -> None:

@@ -76,7 +76,7 @@ def test_a_changed_number_leaves_the_other_draws_as_they_were() -> None:
         assert torch.equal(getattr(usual, name), getattr(changed, name)), name
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)), st.tuples(st.floats(0.2, 5), st.floats(0.2, 5)))
 def test_crops_lie_inside_the_image_and_have_the_area_asked_for(
     crop: tuple[float, float], ratio: tuple[float, float]

@@ -16,6 +16,7 @@ from fedmcc.assignments import assignments_csv
 from fedmcc.checkpoints import Saved, load_progress, load_shapes, save_progress, save_state
 from fedmcc.clock import AFTER, chapter, timed
 from fedmcc.config import Config, dump, name_of
+from fedmcc.construction import told_sides
 from fedmcc.errors import InputError
 from fedmcc.evaluation.scoring import nothing_scored
 from fedmcc.federation import Policy, Progress, Round, RoundFailedError, rounds
@@ -253,7 +254,7 @@ def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, A
         "fedmcc": version("fedmcc"),
         "method": name_of("method", config.method),
         "encoder": name_of("encoder", config.encoder),
-        "channels": str(experiment.images.images.shape[1]),
+        **_shape(experiment),
     }
     with timed("checkpoint"):
         save_state(run.model_file, select(progress.model, ("online",)), described)
@@ -262,6 +263,18 @@ def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, A
         run.write_json(run.scores_file.name, scores)
     run.secret_file.unlink(missing_ok=True)  # with it, noise could be subtracted again
     return scores
+
+
+def _shape(experiment: Experiment) -> dict[str, str]:
+    """How new images must be decoded: their sides where the configuration does not tell them.
+
+    The sides of images that others hold are not known here.
+    """
+    count, channels, *sides = experiment.images.images.shape
+    named = {"channels": str(channels)}
+    if not count or tuple(sides) == told_sides(experiment.config):
+        return named
+    return named | dict(zip(("height", "width"), map(str, sides), strict=True))
 
 
 def _final_scores(experiment: Experiment, run: Run) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from typing import Literal, NamedTuple
 
 from fedmcc import config
 from fedmcc.acceleration import set_up_torch
-from fedmcc.assembly import build_network, without_first_weights
 from fedmcc.assignments import Assignment, assignments_csv
 from fedmcc.checkpoints import load_metadata, load_network
-from fedmcc.data.base import ImageSet
+from fedmcc.construction import build_network, told_sides, without_first_weights
 from fedmcc.data.folder import Folder
-from fedmcc.data.tree import ImageFiles, Listing, decoded
+from fedmcc.data.picture import Sides
+from fedmcc.data.tree import Listing, decoded
 from fedmcc.errors import InputError
 from fedmcc.evaluation.features import extract
 from fedmcc.runs import Run
@@ -27,8 +27,7 @@ def predict(run: Run, path: Path) -> Predicted:
     """Decode the images as the run saw its own, and assign them."""
     settings = without_first_weights(config.load(run.config_file, ["device=auto"]))
     channels = _channels(run)
-    seen = settings.data.size if isinstance(settings.data, ImageFiles) else settings.views.size
-    images = _read(path, seen, channels)
+    images = decoded(_listing(path), _sides(run, settings), channels)
     set_up_torch(settings.general.thread_count)
     net = build_network(settings, channels)
     load_network(net, run.model_file)
@@ -45,13 +44,22 @@ def _channels(run: Run) -> Literal[1, 3]:
     return 1 if found == "1" else 3
 
 
-def _read(path: Path, size: int | None, channels: Literal[1, 3]) -> ImageSet:
-    if size is None:
+def _sides(run: Run, settings: config.Config) -> Sides:
+    """Height and width of the images that the run saw: views then squash new ones as they did those."""
+    found = load_metadata(run.model_file)
+    if found.get("height", "").isdigit() and found.get("width", "").isdigit():
+        return int(found["height"]), int(found["width"])
+    told = told_sides(settings)
+    if told is None:
         raise InputError("The run's configuration has no views.size: use the config.toml that the run wrote.")
+    return told
+
+
+def _listing(path: Path) -> Listing:
     if path.is_file():
-        return decoded(Listing(path.parent, (path.name,)), size, channels)
+        return Listing(path.parent, (path.name,))
     if not path.is_dir():
         raise InputError(
             f"There is no image and no folder at {path}: give one of your images or their folder."
         )
-    return Folder(root=path, size=size, channels=channels, labels=False).load()
+    return Folder(root=path, labels=False).listing()

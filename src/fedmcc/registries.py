@@ -9,6 +9,7 @@ from fedmcc.engines import ENGINES
 from fedmcc.methods import CLUSTERINGS, METHODS
 from fedmcc.networks import ENCODERS
 from fedmcc.partition import PARTITIONS, Sharing
+from fedmcc.protocols import PROTOCOLS, Protocol
 from fedmcc.views import PRESETS, Views
 
 KINDS: dict[str, Mapping[str, Any]] = {
@@ -19,6 +20,7 @@ KINDS: dict[str, Mapping[str, Any]] = {
     "encoders": ENCODERS,
     "partitions": PARTITIONS,
     "engines": ENGINES,
+    "protocols": PROTOCOLS,
 }
 
 READ_BY = {"name": "", "alpha": "dirichlet", "uneven": "iid"}  # options that not every partition reads
@@ -30,11 +32,17 @@ def entries(kind: str) -> list[tuple[str, str, str]]:
         return [(name, "a preset", _differences(views)) for name, views in PRESETS.items()]
     if kind == "partitions":
         return [(name, _sentence(deal), _sharing(name)) for name, deal in PARTITIONS.items()]
+    if kind == "protocols":
+        return [(name, _needs(protocol), "--seeds" * protocol.drawn) for name, protocol in PROTOCOLS.items()]
     return [(name, _sentence(entry), _options(entry)) for name, entry in KINDS[kind].items()]
 
 
 def _sentence(entry: Any) -> str:
     return (entry.__doc__ or "").strip().splitlines()[0]
+
+
+def _needs(protocol: Protocol) -> str:
+    return _sentence(protocol.measure) + " Needs labels." * protocol.labels
 
 
 def _options(entry: Any) -> str:

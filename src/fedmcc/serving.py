@@ -12,16 +12,9 @@ from uuid import uuid4
 import numpy as np
 
 from fedmcc.acceleration import set_up_torch
-from fedmcc.assembly import (
-    Experiment,
-    build_network,
-    check,
-    count_classes,
-    fingerprint,
-    resolve,
-    scorer_of,
-)
+from fedmcc.assembly import Experiment, check, count_classes, resolve, scorer_of
 from fedmcc.config import Config, dump, load, parse_text
+from fedmcc.construction import build_network, fingerprint
 from fedmcc.data.base import ImageSet
 from fedmcc.engines.flower import Charter, Common, Grid, Roster, Sites, Terms
 from fedmcc.errors import InputError

@@ -9,9 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedmcc.assembly import build_network, fingerprint, resolve, share_out, stages, workshop
+from fedmcc.assembly import resolve, share_out
 from fedmcc.client import Client
 from fedmcc.config import Config, parse_text
+from fedmcc.construction import build_network, fingerprint, stages, workshop
 from fedmcc.data.base import ImageSet, Source
 from fedmcc.data.folder import Folder
 from fedmcc.data.tree import ImageFiles

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedmcc import config
-from fedmcc.assembly import stages
+from fedmcc.construction import stages
 from fedmcc.methods.cc import CC
 from fedmcc.methods.mcc import MCC
 from fedmcc.networks.resnet import ResNet34

@@ -10,6 +10,7 @@ from fedmcc.config import CHOICES, dump, name_of, parse
 from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
 from fedmcc.partition import PARTITIONS, Sharing, share
+from fedmcc.protocols import PROTOCOLS
 from fedmcc.registries import KINDS, entries
 from fedmcc.views import PRESETS, Views
 
@@ -68,7 +69,7 @@ def test_every_preset_of_views_goes_to_toml_and_back(name):
     assert parse(tomllib.loads(dump(config))) == config
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "protocols"])
 def test_every_entry_is_listed_with_a_sentence_and_its_options(kind):
     registry = KINDS[kind]
     listed = {name: (sentence, options) for name, sentence, options in entries(kind)}
@@ -77,6 +78,16 @@ def test_every_entry_is_listed_with_a_sentence_and_its_options(kind):
         assert sentence
         kinds = fields({"views": Views, "partitions": Sharing}.get(kind, registry[name]))
         assert {option.split("=")[0] for option in options.split()} <= {field.name for field in kinds}
+
+
+def test_every_protocol_is_listed_with_a_sentence_and_what_it_needs():
+    listed = {name: (sentence, options) for name, sentence, options in entries("protocols")}
+    assert list(listed) == list(PROTOCOLS)
+    for name, protocol in PROTOCOLS.items():
+        sentence, options = listed[name]
+        assert sentence.startswith(protocol.measure.__doc__)
+        assert ("Needs labels." in sentence) == protocol.labels
+        assert options == ("--seeds" if protocol.drawn else "")
 
 
 def test_whatever_a_section_can_name_is_listed():

@@ -36,7 +36,7 @@ def colours(pixels):
 def test_every_mode_becomes_eight_bit_colours(tmp_path, mode, given, suffix, expected):
     options = {"lossless": True} if suffix == ".webp" else {}
     path = halves(tmp_path / f"image{suffix}", mode, *given, **options)
-    assert colours(decode(path, 20, 3)) == expected
+    assert colours(decode(path, (20, 20), 3)) == expected
 
 
 def test_transparent_palette_colour_becomes_white(tmp_path):
@@ -44,14 +44,14 @@ def test_transparent_palette_colour_becomes_white(tmp_path):
     image.putpalette([*RED, *BLACK])
     image.paste(0, (0, 0, 20, 40))
     image.save(tmp_path / "image.gif", transparency=1)
-    assert colours(decode(tmp_path / "image.gif", 20, 3)) == (RED, WHITE)
+    assert colours(decode(tmp_path / "image.gif", (20, 20), 3)) == (RED, WHITE)
 
 
 def test_photograph_is_turned_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned clockwise by a quarter
     halves(tmp_path / "image.png", "L", 0, 255, exif=exif)
-    upright = decode(tmp_path / "image.png", 20, 1)[0]
+    upright = decode(tmp_path / "image.png", (20, 20), 1)[0]
     assert (upright[4] == 0).all()
     assert (upright[15] == 255).all()
 
@@ -60,7 +60,7 @@ def test_photograph_is_turned_upright(tmp_path):
 def test_shorter_side_is_scaled_and_the_centre_kept(tmp_path, portrait):
     ramp = np.tile(np.arange(40, dtype=np.uint8) * 6, (20, 1))  # 40 wide, 20 high
     Image.fromarray(ramp.T if portrait else ramp).save(tmp_path / "image.png")
-    pixels = decode(tmp_path / "image.png", 10, 1)[0]
+    pixels = decode(tmp_path / "image.png", (10, 10), 1)[0]
     slow = ramp[:, 10:30].reshape(10, 2, 10, 2).mean(axis=(1, 3))
     assert abs((pixels.T if portrait else pixels) - slow).max() <= 1
 
@@ -68,7 +68,7 @@ def test_shorter_side_is_scaled_and_the_centre_kept(tmp_path, portrait):
 @pytest.mark.parametrize("size", [(1, 1), (1, 300), (300, 2), (3, 7)])
 def test_images_of_any_proportion_get_the_same_shape(tmp_path, size):
     Image.new("RGB", size, RED).save(tmp_path / "image.png")
-    pixels = decode(tmp_path / "image.png", 10, 3)
+    pixels = decode(tmp_path / "image.png", (10, 10), 3)
     assert pixels.shape == (3, 10, 10)
     assert (pixels == np.reshape(RED, (3, 1, 1))).all()
 
@@ -77,4 +77,4 @@ def test_large_photograph_is_close_to_its_slow_reduction(tmp_path):
     grid = np.add.outer(np.arange(800), np.arange(800)) * 255 // 1598
     Image.fromarray(grid.astype(np.uint8)).save(tmp_path / "image.jpg", quality=95)
     slow = grid.reshape(20, 40, 20, 40).mean(axis=(1, 3))
-    assert abs(decode(tmp_path / "image.jpg", 20, 1)[0] - slow).max() < 4
+    assert abs(decode(tmp_path / "image.jpg", (20, 20), 1)[0] - slow).max() < 4

@@ -1,11 +1,12 @@
 """Runs that differ only in their seed are one group, with the mean and deviation of their scores."""
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from fedmcc.report.comparing import compare, differences, grouped, overlaid, summary
+from fedmcc.report.comparing import by_protocols, compare, differences, grouped, overlaid, summary
 from fedmcc.report.reading import read
 from fedmcc.runs import Run
 
@@ -33,6 +34,36 @@ def test_scores_are_means_with_their_deviation(runs: list[Run]) -> None:
     several, one = (summary(group) for group in grouped([read(run.path) for run in runs]))
     assert several["scores"]["acc"] == pytest.approx((np.mean(ACCURACIES), np.std(ACCURACIES, ddof=1)))
     assert one["scores"]["acc"] == (0.5, None)
+
+
+def _evaluated(run: Run, *values: float) -> None:
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    run.write_json("evaluation.json", {"linear": {"acc": _score(values, spread)}})
+
+
+def _score(values: tuple[float, ...], spread: float) -> dict[str, object]:
+    return {"mean": float(np.mean(values)), "std": spread, "values": [*values], "split": "all", "images": 4}
+
+
+def test_protocols_are_compared_over_runs_and_of_a_single_run_over_its_seeds(runs: list[Run]) -> None:
+    for run, value in zip(runs[:2], (0.5, 0.75), strict=True):
+        _evaluated(run, value)
+    _evaluated(runs[3], 0.25, 0.375, 0.5)
+    read_runs = [read(run.path) for run in runs]
+    several, one = (summary(group)["measured"]["linear acc"] for group in grouped(read_runs))
+    assert several == pytest.approx((0.625, np.std([0.5, 0.75], ddof=1)))
+    assert one == pytest.approx((0.375, 0.125))
+    page = compare(read_runs)
+    assert "linear ACC" in page
+    assert re.search(r"0\.625 .{0,30}± 0\.177.*0\.375 .{0,30}± 0\.125", page, re.DOTALL)
+
+
+def test_a_protocol_of_one_seed_has_no_deviation(written: Written) -> None:
+    run = written()
+    _evaluated(run, 0.5)
+    (group,) = grouped([read(run.path)])
+    assert by_protocols(group) == {"linear acc": (0.5, None)}
+    assert 'id="evaluation"' not in compare([read(written("other").path)])
 
 
 def test_curves_are_overlaid_and_losses_of_stages_not_joined(runs: list[Run]) -> None:

@@ -20,7 +20,7 @@ from click.testing import Result
 from PIL import Image
 from rich.console import Console
 
-from fedmcc import data, engines, meters, methods, networks, partition, views
+from fedmcc import data, engines, meters, methods, networks, partition, protocols, views
 from fedmcc.experiment import Finished, Plan, Scored
 from fedmcc.training import Step
 
@@ -117,6 +117,7 @@ def test_evaluating_gives_the_scores_of_the_run(fedmcc: Command, run: Path) -> N
         ("encoders", networks.ENCODERS),
         ("partitions", partition.PARTITIONS),
         ("engines", engines.ENGINES),
+        ("protocols", protocols.PROTOCOLS),
     ],
 )
 def test_all_that_is_registered_is_listed(fedmcc: Command, kind: str, known: dict[str, object]) -> None:

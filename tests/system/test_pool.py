@@ -94,6 +94,7 @@ def test_a_killed_server_leaves_no_process_and_resumes_to_the_same_bits(
     for words, rows in ((("run", pooled, "--out", run), 2), (("resume", run), 5)):  # one in each stage
         process = started(*words)
         wait_for_rows(process, run, rows)
+        process.send_signal(signal.SIGSTOP)  # it cannot end while its processes are counted
         below = descendants(process.pid)
         assert len(below) >= 3  # two workers, and the process that they are forked from
         process.send_signal(signal.SIGKILL)
@@ -125,8 +126,10 @@ def test_a_killed_worker_drops_its_client_for_that_round_alone(
     run = tmp_path / "run"
     process = started("run", pooled, "--set", "method.rounds=12", "--out", run)
     wait_for_rows(process, run, 2)
+    process.send_signal(signal.SIGSTOP)
     workers = [pid for pid in descendants(process.pid) if not descendants(pid) and _trains(pid)]
     os.kill(workers[0], signal.SIGKILL)
+    process.send_signal(signal.SIGCONT)
     process.communicate(timeout=120)
     assert process.returncode == 0
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

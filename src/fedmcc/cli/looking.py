@@ -116,7 +116,7 @@ def list(
         str,
         typer.Argument(
             metavar="KIND",
-            help="methods, clusterings, datasets, views, encoders, partitions or engines.",
+            help="methods, clusterings, datasets, views, encoders, partitions, engines or protocols.",
         ),
     ],
 ) -> None:

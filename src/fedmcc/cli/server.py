@@ -44,7 +44,7 @@ def start(
 
 def _serve(operator: "Operator", loaded: "Config", order: "Order") -> None:
     from fedmcc import meters, screen
-    from fedmcc.assembly import stages
+    from fedmcc.construction import stages
     from fedmcc.deployment import processes, server
     from fedmcc.runs import Run
 

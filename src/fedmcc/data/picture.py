@@ -9,24 +9,27 @@ from jaxtyping import UInt8
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Picture = UInt8[np.ndarray, "c size size"]
+Picture = UInt8[np.ndarray, "c h w"]
+Sides = tuple[int, int]  # height, then width
 
 MOST_PIXELS = 100_000_000  # 300 MB once decoded; larger files are skipped
 GREY = ("1", "L", "LA", "La")
 DEEP = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")  # more than 8 bits
 
 
-def decode(path: Path, size: int, channels: int) -> Picture:
-    """The image upright, its shorter side scaled to `size`, its centre cut out."""
+def decode(path: Path, sides: Sides, channels: int) -> Picture:
+    """The image upright, scaled until it covers these sides, its centre cut out."""
     from PIL import Image, ImageOps
 
     with Image.open(path) as image:
         _refuse_huge(image)
-        image.draft(None, (2 * size, 2 * size))  # JPEG alone: decodes large photographs at a fraction
+        image.draft(
+            None, (2 * max(sides), 2 * max(sides))
+        )  # JPEG alone: decodes large photographs at a fraction
         upright = ImageOps.exif_transpose(image)
         flat = _flatten(upright).convert("L" if channels == 1 else "RGB")
-        square = ImageOps.fit(flat, (size, size), Image.Resampling.BICUBIC)
-    pixels = np.asarray(square)
+        cut = ImageOps.fit(flat, sides[::-1], Image.Resampling.BICUBIC)
+    pixels = np.asarray(cut)
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedmcc.data.base import Images, ImageSet, Source
 from fedmcc.data.cache import cache_folder, filled_once, fingerprint, write_images
-from fedmcc.data.picture import Picture, decode, is_grey, reason
+from fedmcc.data.picture import Picture, Sides, decode, is_grey, reason
 from fedmcc.data.progress import counting
 from fedmcc.errors import InputError
 
@@ -56,22 +56,22 @@ class ImageFiles(Source):
         """The listed files, decoded now or on an earlier day."""
         if self.size < 1:
             raise InputError(f"data.size is {self.size}: give a number of pixels of 1 or more.")
-        return decoded(self.listing().spread(self.limit), self.size, self.channels)
+        return decoded(self.listing().spread(self.limit), (self.size, self.size), self.channels)
 
     def listing(self) -> Listing:
         """The files of the set."""
         raise NotImplementedError
 
 
-def decoded(listing: Listing, size: int, channels: Literal["auto", 1, 3]) -> ImageSet:
+def decoded(listing: Listing, sides: Sides, channels: Literal["auto", 1, 3]) -> ImageSet:
     """The images of the listed files; a cache in the cache folder holds them."""
-    key = fingerprint(listing.root, listing.names, size, channels, FORMAT)
+    key = fingerprint(listing.root, listing.names, sides, channels, FORMAT)
     folder = cache_folder() / "decoded" / key
     try:
         return _open(listing, folder)
     except (OSError, ValueError, KeyError):  # not decoded yet, or damaged since
         shutil.rmtree(folder, ignore_errors=True)
-    filled_once(folder, lambda partial: _decode_all(listing, size, channels, partial))
+    filled_once(folder, lambda partial: _decode_all(listing, sides, channels, partial))
     return _open(listing, folder)
 
 
@@ -91,12 +91,12 @@ def _open(listing: Listing, folder: Path) -> ImageSet:
     return replace(known, groups=groups, owners=listing.owners)
 
 
-def _decode_all(listing: Listing, size: int, channels: Literal["auto", 1, 3], folder: Path) -> None:
+def _decode_all(listing: Listing, sides: Sides, channels: Literal["auto", 1, 3], folder: Path) -> None:
     skipped: dict[str, str] = {}
     with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
         warnings.simplefilter("ignore")  # Pillow's remarks on odd files; what fails is reported
         depth = _channels(listing, pool) if channels == "auto" else channels
-        write_images(folder / "images.npy", _blocks(listing, (size, depth), pool, skipped))
+        write_images(folder / "images.npy", _blocks(listing, (sides, depth), pool, skipped))
     if len(skipped) == len(listing.names):
         named = "; ".join(f"{name}: {why}" for name, why in list(skipped.items())[:3])
         raise InputError(f"No readable image among the {len(skipped)} files in {listing.root} ({named}).")
@@ -112,7 +112,7 @@ def _channels(listing: Listing, pool: ThreadPoolExecutor) -> int:
 
 
 def _blocks(
-    listing: Listing, shape: tuple[int, int], pool: ThreadPoolExecutor, skipped: dict[str, str]
+    listing: Listing, shape: tuple[Sides, int], pool: ThreadPoolExecutor, skipped: dict[str, str]
 ) -> Iterator[Images]:
     """Decoded images, block by block; files that are none are entered in `skipped`."""
 

@@ -1,8 +1,6 @@
 """Clients in worker processes of one thread each, as many at a time as there are workers."""
 
-import multiprocessing
 import os
-import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +12,7 @@ from fedmcc.client import Client
 from fedmcc.clock import timed
 from fedmcc.engines.base import Failures, Simulation, tell
 from fedmcc.engines.embedded import EmbeddedOptions
+from fedmcc.engines.forked import start
 from fedmcc.engines.sharing import SharedImages
 from fedmcc.engines.worker import Answer, Order, Orders, Workshop, unpacked_answer, work
 from fedmcc.errors import InputError
@@ -55,20 +54,9 @@ class Worker:
     """A worker process as its parent sees it."""
 
     def __init__(self, workshop: Workshop) -> None:
-        # Workers are forked from a process that has imported everything and done nothing: at once, and safe.
-        context = multiprocessing.get_context("forkserver")
         made_in = getattr(workshop.make, "func", workshop.make).__module__  # func: of a partial function
-        context.set_forkserver_preload([work.__module__, made_in, BY_OPTIMISERS])
-        self.pipe, other = context.Pipe()
-        self.process = context.Process(target=work, args=(other, workshop), daemon=True)
+        self.process, self.pipe = start(work, (workshop,), (work.__module__, made_in, BY_OPTIMISERS))
         self.task: Task | None = None  # what it is at
-        # What is blocked here is blocked there: an interruption from the keyboard is the parent's affair.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            self.process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            other.close()
 
     def give(self, task: Task, order: Order) -> bool:
         """Send an order; False when there is nobody any more."""

@@ -1,16 +1,13 @@
 """A worker process of the pool: one network as a workbench, one client after the other."""
 
-import os
-import signal
-import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing import parent_process
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 
 from fedmcc.acceleration import set_up_torch
 from fedmcc.client import Client
+from fedmcc.engines.forked import belong_to_parent
 from fedmcc.engines.sharing import SharedImages
 from fedmcc.errors import InputError
 from fedmcc.messages import Task, Update
@@ -79,8 +76,7 @@ def unpacked_answer(answer: Answer) -> tuple[Update, State]:
 
 def work(pipe: Connection, workshop: Workshop) -> None:
     """Answer orders until the pipe is closed: with steps, then an answer or an error."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption from the keyboard is the parent's affair
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    belong_to_parent()
     set_up_torch(1)
     net, clients, initial = workshop.make(), _clients(workshop), from_bytes(workshop.initial)
     try:
@@ -123,11 +119,3 @@ def _answer(pipe: Connection, net: Network, client: Client, order: Order, initia
             bare = replace(update, weights={}, extras={})
             return Answer(bare, to_bytes(update.weights), to_bytes(update.extras), to_bytes(new))
         pipe.send(step)
-
-
-def end_with_parent() -> None:
-    """Even a parent that was killed leaves nobody behind, whatever this worker is doing."""
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)

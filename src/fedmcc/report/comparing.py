@@ -1,5 +1,6 @@
 """Several runs side by side: those that differ only in their seed are one line, with mean and deviation."""
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -10,7 +11,7 @@ from fedmcc.report import charts, words
 from fedmcc.report.charts import LABELLED, Chart, plain
 from fedmcc.report.colours import palette
 from fedmcc.report.page import render_comparison
-from fedmcc.report.reading import Facts, Table
+from fedmcc.report.reading import Facts, Measured, Table, measured
 from fedmcc.runs import Row
 
 # What does not change what is learned.
@@ -18,7 +19,9 @@ APART = ("seed", "device", "threads", "engine")
 LABELS_NEEDED = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "features": "k-means ACC", "knn": "kNN"}
 LABEL_FREE = {"confidence": "confidence", "balance": "balance", "silhouette": "silhouette"}
 LOSS = {"loss": "loss"}
+Spread = tuple[float, float | None]  # mean, and deviation where there are several
 FAINT = "2b"  # opacity of a band
+LOWER = ("alignment", "uniformity")  # is better
 LEVEL = 0.001  # scores nearer than that to the best are as good
 
 
@@ -38,13 +41,14 @@ def compare(runs: Sequence[Facts]) -> str:
     drawn |= _curves(groups, LOSS)
     table = [summary(group) for group in groups]
     columns = _columns(table, LABELS_NEEDED) or _columns(table, LABEL_FREE)
+    protocols = _protocols(runs)
     return render_comparison(
         {
             "title": f"{len(runs)} runs compared",
             "parts": [words.plural(len(groups), "configuration"), words.plural(len(runs), "run")],
             "groups": table,
-            "columns": columns,
-            "best": {key: _best(table, key) for key in columns},
+            "scores": (columns, _best(table, "scores", columns)),
+            "measured": (protocols, _best(table, "measured", protocols)),
             "curves": {key: (LABELLED | LABEL_FREE | LOSS)[key] for key in drawn},
             "charts": drawn,
             "differences": differences(groups),
@@ -94,6 +98,35 @@ def summary(group: Group) -> dict[str, Any]:
         "colour": group.colour,
         "count": len(group.runs),
         "scores": {key: spread(values) for key, values in gathered.items()},
+        "measured": by_protocols(group),
+    }
+
+
+def by_protocols(group: Group) -> dict[str, Spread]:
+    """What protocols say of a group: over its runs, or of a single run over the seeds of the protocol."""
+    gathered: dict[str, list[Measured]] = defaultdict(list)
+    for run in group.runs:
+        for found in measured(run):
+            gathered[_key(found)].append(found)
+    return {
+        key: spread([one.mean for one in found]) if len(found) > 1 else _alone(found[0])
+        for key, found in gathered.items()
+    }
+
+
+def _alone(found: Measured) -> Spread:
+    return found.mean, found.std if found.seeds > 1 else None
+
+
+def _key(found: Measured) -> str:
+    return f"{found.protocol} {found.score}"
+
+
+def _protocols(runs: Sequence[Facts]) -> dict[str, str]:
+    """The columns of what protocols say, in the order in which runs name them."""
+    all_found = [found for run in runs for found in measured(run)]
+    return {
+        _key(found): f"{found.protocol} {LABELS_NEEDED.get(found.score, found.score)}" for found in all_found
     }
 
 
@@ -107,7 +140,7 @@ def final(run: Facts) -> dict[str, float | int]:
     return {key: found[key] for key in LABELS_NEEDED | LABEL_FREE if found.get(key) is not None}
 
 
-def spread(values: Sequence[float | int]) -> tuple[float, float | None]:
+def spread(values: Sequence[float | int]) -> Spread:
     """Mean and standard deviation; of a single value there is none."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
@@ -198,6 +231,7 @@ def _name(runs: Sequence[Facts], options: dict[str, Any], apart: Sequence[str]) 
     return ", ".join(named) or runs[0].name
 
 
-def _best(table: Sequence[dict[str, Any]], key: str) -> float:
-    means: list[float] = [line["scores"][key][0] for line in table if key in line["scores"]]
-    return max(means) - LEVEL
+def _best(table: Sequence[dict[str, Any]], kind: str, keys: Iterable[str]) -> dict[str, float]:
+    """From where on scores are as good as the best; nowhere where lower is better."""
+    means = {key: [line[kind][key][0] for line in table if key in line[kind]] for key in keys}
+    return {key: math.inf if key.endswith(LOWER) else max(means[key]) - LEVEL for key in keys}

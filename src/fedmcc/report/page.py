@@ -12,7 +12,7 @@ from fedmcc.report import charts, tables, words
 from fedmcc.report.charts import Chart
 from fedmcc.report.clusters import describe
 from fedmcc.report.gallery import Card
-from fedmcc.report.reading import Assigned, Facts
+from fedmcc.report.reading import Assigned, Facts, measured
 from fedmcc.report.tiles import tiles
 
 MOST_REFUSALS = 200  # lines of the table
@@ -80,20 +80,8 @@ def _summary(facts: Facts, marks: list[charts.Stage], pictured: Pictured) -> Con
         "settings": words.settings(facts, marks),
         "config": facts.config_text,
         "environment": facts.environment,
-        "evaluation": _evaluation(facts),
+        "evaluation": list(measured(facts)),
     }
-
-
-def _evaluation(facts: Facts) -> list[tuple[str, str, Context]]:
-    """A line for each protocol and score of evaluation.json."""
-    lines = []
-    for protocol, scores in facts.evaluation.items():
-        for score, found in scores.items() if isinstance(scores, dict) else ():
-            if isinstance(found, dict) and isinstance(found.get("mean"), float):
-                spread = f"{found.get('std') or 0:.3f}"
-                entry = {"mean": f"{found['mean']:.3f}", "std": spread, "seeds": len(found.get("values", ()))}
-                lines.append((protocol, score, entry))
-    return lines
 
 
 def _sections(facts: Facts, pictured: Pictured) -> Context:

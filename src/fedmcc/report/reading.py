@@ -3,10 +3,10 @@
 import csv
 import tomllib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Int64
@@ -49,6 +49,16 @@ class Shares:
         return found
 
 
+class Measured(NamedTuple):
+    """What a protocol says of a run's final network, over its own seeds."""
+
+    protocol: str
+    score: str
+    mean: float
+    std: float
+    seeds: int
+
+
 @dataclass(frozen=True, eq=False)
 class Facts:
     """All that a run directory says in text and numbers."""
@@ -76,6 +86,15 @@ class Facts:
     def scored_itself(self) -> bool:
         """Whether the images that are scored are those trained on."""
         return self.option("evaluation", "split") is None
+
+
+def measured(facts: Facts) -> Iterator[Measured]:
+    """Each protocol and score of evaluation.json."""
+    for protocol, scores in facts.evaluation.items():
+        for score, found in scores.items() if isinstance(scores, dict) else ():
+            if isinstance(found, dict) and isinstance(found.get("mean"), float):
+                seeds = len(found.get("values", ()))
+                yield Measured(protocol, score, found["mean"], float(found.get("std") or 0), seeds)
 
 
 def read(path: Path) -> Facts:

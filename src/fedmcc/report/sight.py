@@ -7,7 +7,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from fedmcc import assembly, checkpoints, config
+from fedmcc import assembly, checkpoints, config, construction
 from fedmcc.assembly import Experiment
 from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
@@ -64,7 +64,7 @@ def _prepared(facts: Facts) -> Experiment:
     loaded = config.load(facts.run.config_file, ["device=auto"])
     if facts.run.sites_file.exists() and not loaded.evaluation.at_server:
         raise InputError(WITH_SITES)
-    return assembly.prepare(assembly.without_first_weights(loaded))
+    return assembly.prepare(construction.without_first_weights(loaded))
 
 
 def _scorer(experiment: Experiment) -> Scorer:

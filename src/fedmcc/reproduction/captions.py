@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from fedmcc.assembly import stages
 from fedmcc.config import Config, name_of
+from fedmcc.construction import stages
 from fedmcc.reproduction.plan import Cell, Request
 from fedmcc.reproduction.tables import Toml, shared
 

@@ -7,8 +7,8 @@ import torch
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedmcc.assembly import bare_network, stages, without_first_weights
 from fedmcc.config import Config
+from fedmcc.construction import bare_network, stages, without_first_weights
 from fedmcc.methods.base import Stage
 from fedmcc.networks.momentum import Network
 from fedmcc.reproduction.captions import described, images_of

@@ -1,16 +1,13 @@
 """Cells in processes of their own, several at a time; a process that dies costs its cell alone."""
 
-import multiprocessing
 import os
-import signal
-import threading
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import NamedTuple
 
-from fedmcc.engines.worker import end_with_parent
+from fedmcc.engines.forked import belong_to_parent, start
 from fedmcc.errors import InputError
 from fedmcc.files import write_atomically
 from fedmcc.reproduction.plan import Cell
@@ -28,19 +25,9 @@ class Job:
     """A process that does one cell after the other, as its parent sees it."""
 
     def __init__(self, threads: int) -> None:
-        # Forked from a process that has imported everything and done nothing: at once, and safe.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])
-        self.pipe, other = context.Pipe()
-        self.process = context.Process(target=_serve, args=(other, threads))
+        # No daemon: the engine of a cell may have processes of its own.
+        self.process, self.pipe = start(_serve, (threads,), (__name__,), daemon=False)
         self.cell: Cell | None = None
-        # What is blocked here is blocked there: an interruption from the keyboard is the parent's affair.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            self.process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            other.close()
 
     def give(self, cell: Cell) -> None:
         """Let it do a cell."""
@@ -104,8 +91,7 @@ def _cell(job: Job) -> Cell:
 
 def _serve(pipe: Connection, threads: int) -> None:
     """The process: cells in, words out, until nobody listens any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    belong_to_parent()
     try:
         while True:
             cell: Cell = pipe.recv()

@@ -1,20 +1,25 @@
-"""Features as points of a plane, before and after training: measured once per cell, drawn from its file."""
+"""Features as points of a plane, before, during and after training: measured once, drawn from a file."""
 
 import csv
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedmcc.assembly import prepare, scorer_of
-from fedmcc.checkpoints import load_network
-from fedmcc.config import load
+from fedmcc.checkpoints import load_network, load_state, save_state
+from fedmcc.config import Config, load
+from fedmcc.construction import stages
 from fedmcc.files import write_atomically
 from fedmcc.reproduction.plan import PLANE, Cell
 from fedmcc.reproduction.tables import Table
+from fedmcc.states import select
 
 HEADINGS = ("cell", "when", "class", "x", "y")
 MOST = 2_000  # images: t-SNE of more takes minutes
+DURING = (0.1, 0.5)  # of the rounds: the paper shows 10 and 50 of 100
+TITLES = {"before": "before training", "after": "after training"}
 
 
 class Point(NamedTuple):
@@ -27,8 +32,27 @@ class Point(NamedTuple):
     y: float
 
 
+def moments(config: Config) -> list[int]:
+    """The rounds between first and last whose features are drawn, among those that train the encoder."""
+    training = [stage for stage in stages(config) if {"online", "online.encoder"} & {*stage.trained}]
+    count = sum(stage.rounds for stage in training)
+    return sorted({round(share * count) for share in DURING} - {0, count})
+
+
+def keep(cell: Cell) -> None:
+    """Put the network of a cell under way aside, if it stands at one of those rounds."""
+    standing = cell.run.read_json("resume/progress.json")
+    if standing.get("rows") in moments(cell.config):
+        model = load_state(cell.run.resume_folder / standing["model"])
+        save_state(_kept(cell, standing["rows"]), select(model, ("online",)))
+
+
+def _kept(cell: Cell, round: int) -> Path:
+    return cell.run.model_file.with_name(f"round-{round:06}.safetensors")
+
+
 def measure(cell: Cell) -> None:
-    """The t-SNE of a finished cell's features, before and after, into its folder."""
+    """The t-SNE of a finished cell's features at each moment, into its folder."""
     from fedmcc.evaluation.embedding import embed
 
     experiment = prepare(load(cell.run.config_file))
@@ -37,12 +61,19 @@ def measure(cell: Cell) -> None:
     labels = scorer.images.labels
     classes = [""] * len(chosen) if labels is None else [str(label) for label in labels[chosen]]
     lines = [",".join(HEADINGS[1:])]
-    for when in ("before", "after"):
-        if when == "after":
-            load_network(net, cell.run.model_file)
+    for when, path in _networks(cell):
+        if path is not None:
+            load_network(net, path)
         points = embed(scorer.extract(net.online).features[chosen], cell.seed)
         lines += [f"{when},{label},{x:.4f},{y:.4f}" for label, (x, y) in zip(classes, points, strict=True)]
     write_atomically(cell.path / PLANE, "\n".join(lines) + "\n")
+
+
+def _networks(cell: Cell) -> list[tuple[str, Path | None]]:
+    """Where the network of each moment lies; that of the first is built."""
+    kept = [(f"round {number}", _kept(cell, number)) for number in moments(cell.config)]
+    during = [(when, path) for when, path in kept if path.exists()]
+    return [("before", None), *during, ("after", cell.run.model_file)]
 
 
 def rows(table: Table, cells: Sequence[Cell]) -> list[Point]:
@@ -59,8 +90,9 @@ def rows(table: Table, cells: Sequence[Cell]) -> list[Point]:
 
 
 def draw(figure: Any, table: Table, points: Sequence[Point]) -> None:
-    """A line of panels per cell: before and after, coloured by class."""
-    names, moments = (list(dict.fromkeys(point[index] for point in points)) for index in (0, 1))
+    """A line of panels per cell, a moment each, coloured by class."""
+    names = list(dict.fromkeys(point.cell for point in points))
+    moments = list(dict.fromkeys(point.when for point in points))
     labels = sorted({point.label for point in points}, key=lambda label: (len(label), label))
     figure.set_size_inches(4 * len(moments), 4 * len(names))
     for name, line in zip(names, figure.subplots(len(names), len(moments), squeeze=False), strict=True):
@@ -74,4 +106,4 @@ def draw(figure: Any, table: Table, points: Sequence[Point]) -> None:
                 "rasterized": True,
             }
             axes.scatter([point.x for point in own], [point.y for point in own], **spot)
-            axes.set(title=f"{name}\n{when} training", xticks=[], yticks=[])
+            axes.set(title=f"{name}\n{TITLES.get(when, when)}", xticks=[], yticks=[])

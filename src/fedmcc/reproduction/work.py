@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fedmcc import assembly, config, experiment, protocols, runs
+from fedmcc.experiment import Scored
 from fedmcc.reproduction import planes
 from fedmcc.reproduction.plan import Cell
 from fedmcc.training import Step
@@ -44,11 +45,20 @@ def _trained(cell: Cell, threads: int) -> Iterator[Moved]:
         run = experiment.begin(prepared, cell.path)
     total, seen, _ = experiment.plan(prepared, run)
     said = time.monotonic()
+    _keep(cell)  # perhaps it was killed before it could
     for event in experiment.steps(prepared, run):
+        if isinstance(event, Scored):
+            _keep(cell)
         seen += event.samples if isinstance(event, Step) else 0
         if time.monotonic() - said > PAUSE:
             said = time.monotonic()
             yield Moved(min(1.0, seen / max(1, total)))
+
+
+def _keep(cell: Cell) -> None:
+    """What the protocol will want to see of the round that has just been committed."""
+    if cell.protocol == "tsne":
+        planes.keep(cell)
 
 
 def _measure(cell: Cell) -> None:
