@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,7 +19,6 @@ from fedmcc.config import Config, load
 from fedmcc.data.base import ImageSet
 from fedmcc.engines import Crew
 from fedmcc.errors import InputError
-from fedmcc.evaluation.scoring import Scorer
 from fedmcc.feature_cache import FeatureCache, bytes_of_view
 from fedmcc.federation import Policy
 from fedmcc.fitting import largest_chunk
@@ -33,6 +32,9 @@ from fedmcc.randomness import derive, generator
 from fedmcc.runs import Run
 from fedmcc.training import drawn_pairs
 
+if TYPE_CHECKING:
+    from fedmcc.evaluation.scoring import Scorer
+
 log = logging.getLogger(__name__)
 
 CACHED_SHARE = 0.25  # of training.memory_limit, at most, for features that are kept
@@ -45,7 +47,7 @@ class Experiment:
     config: Config  # complete: nothing in it is left to be found out
     images: ImageSet  # without a row where others hold them all
     shards: list[Rows]  # who holds which
-    scorer: Scorer | None  # None: there is nothing to score on
+    scorer: "Scorer | None"  # None: there is nothing to score on
     net: Network
     engine: Crew
 
@@ -71,7 +73,7 @@ class Trained:
 
     config: Config
     net: Network
-    scorer: Scorer
+    scorer: "Scorer"
 
 
 def reopen(run: Run, checkpoint: Path | None = None) -> Trained:
@@ -291,12 +293,14 @@ def scored_images(config: Config) -> ImageSet:
     return replace(config.data, split=split).load()  # type: ignore[call-arg]
 
 
-def scorer_of(config: Config, images: ImageSet) -> Scorer:
+def scorer_of(config: Config, images: ImageSet) -> "Scorer":
     """What scores networks on these images, or on the split of theirs that the configuration names."""
     return _scorer(config, images if config.evaluation.split is None else scored_images(config))
 
 
-def _scorer(config: Config, scored: ImageSet) -> Scorer:
+def _scorer(config: Config, scored: ImageSet) -> "Scorer":
+    from fedmcc.evaluation.scoring import Scorer  # sites score nothing: they are spared its libraries
+
     general = config.general
     if (general.clusters or 0) > len(scored):
         raise InputError(f"{general.clusters} clusters, but only {len(scored)} images to score: give more.")

@@ -17,7 +17,7 @@ from fedmcc.checkpoints import Saved, load_progress, load_shapes, save_progress,
 from fedmcc.clock import AFTER, chapter, timed
 from fedmcc.config import Config, dump, name_of
 from fedmcc.errors import InputError
-from fedmcc.evaluation.scoring import nothing_scored
+from fedmcc.evaluation.options import nothing_scored
 from fedmcc.federation import Policy, Progress, Round, RoundFailedError, rounds
 from fedmcc.files import write_atomically
 from fedmcc.messages import Moment
