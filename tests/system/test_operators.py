@@ -57,6 +57,18 @@ def test_a_server_needs_a_recipe_that_exists(fedmcc: Command, refused: Callable[
     assert refused("server", "start", "fed", "no.toml").startswith("There is no recipe at no.toml")
 
 
+def test_a_server_without_nginx_says_what_to_do_and_starts_nothing(
+    fedmcc: Command, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fedmcc(*INIT)
+    (tmp_path / "recipe.toml").write_text("clusters = 2\n")
+    monkeypatch.setattr("fedmcc.deployment.proxy.installed", lambda: None)
+    sentence = refused("server", "start", "fed", "recipe.toml")
+    assert sentence.startswith("nginx is not installed")
+    assert sentence.endswith("install it, or try the federation on this machine alone with --no-proxy.")
+    assert not (tmp_path / "fed/server/logs").exists()
+
+
 def test_a_site_needs_its_folder_and_its_images(fedmcc: Command, refused: Callable[..., str]) -> None:
     fedmcc(*INIT)
     assert "ask the operator for the folder" in refused("site", "start", "nowhere", "--data", "fed")
