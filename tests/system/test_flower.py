@@ -155,8 +155,12 @@ def test_a_site_killed_mid_round_costs_that_round_and_comes_back_under_its_name(
 
 
 def test_simulations_give_the_bits_of_one_process(
-    tiny: str, tmp_path: Path, started: Callable[..., "subprocess.Popen[str]"]
+    tiny: str,
+    tmp_path: Path,
+    started: Callable[..., "subprocess.Popen[str]"],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 1}')  # one worker each, which starts slowly
     runs, simulated = {}, ("--engine", "flower-simulation")
     for name in METHODS:  # all at once: half of their time is programs that wait for one another
         (tmp_path / f"{name}.toml").write_text(recipe(tiny, name))
