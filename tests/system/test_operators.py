@@ -1,5 +1,6 @@
 """What operators and sites get wrong is answered by one sentence and exit code 2, and destroys nothing."""
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,6 +31,18 @@ def test_founding_says_what_to_hand_out_and_when_certificates_end(fedmcc: Comman
     assert said.count("over a channel you trust") == 2
     assert "The server's certificate expires on 2" in said
     assert "The authority expires on 2" in said
+
+
+def test_the_federation_of_the_readme_is_ten_lines_of_commands_that_exist(fedmcc: Command) -> None:
+    root = Path(__file__).parents[2]
+    block = (root / "README.md").read_text().split("## A real federation")[1].split("```")[1]
+    lines = [shlex.split(line, comments=True) for line in block.splitlines()[1:]]
+    assert len(lines) == 10
+    for program, *words in lines:
+        if program == "fedmcc":
+            asked = fedmcc(*(word for word in words if word != "&"), "--help")
+            assert asked.exit_code == 0, asked.output
+        assert all((root / word).exists() for word in words if word.startswith(("recipes/", "examples/")))
 
 
 def test_founding_twice_is_refused(fedmcc: Command, refused: Callable[..., str], tmp_path: Path) -> None:
