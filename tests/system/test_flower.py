@@ -154,18 +154,45 @@ def test_a_site_killed_mid_round_costs_that_round_and_comes_back_under_its_name(
     assert rows(run)[2]["waiting"] > 1
 
 
-def test_simulations_give_the_bits_of_one_process(
-    tiny: str,
-    tmp_path: Path,
-    started: Callable[..., "subprocess.Popen[str]"],
-    monkeypatch: pytest.MonkeyPatch,
+# Flower's simulation starts slowly: all recipes of a folder run in one, amid the one that was asked for.
+ALL = """
+from pathlib import Path
+from flwr.serverapp import ServerApp
+from fedmcc.flower_app import service_of
+from fedmcc.serving import serve
+
+server_app = ServerApp()
+
+@server_app.main()
+def main(grid, context):
+    asked = Path(context.run_config["run"])
+    rounds = serve(grid, service_of(context.run_config))
+    next(rounds)  # its folder, where the sites keep their things, is begun
+    for recipe in set(asked.parent.glob("*.toml")) - {asked.parent / f"{asked.name}.toml"}:
+        own = {"recipe": recipe.read_text(), "run": str(recipe.with_suffix(""))}
+        list(serve(grid, service_of(context.run_config | own)))
+    list(rounds)
+"""
+
+
+def write_bundle_of_all(folder: Path) -> None:
+    write_bundle(folder)
+    project = folder / "pyproject.toml"
+    project.write_text(project.read_text().replace("fedmcc.flower_app:server_app", "all:server_app"))
+    (folder / "all.py").write_text(ALL)
+
+
+def test_a_simulation_gives_the_bits_of_one_process(
+    tiny: str, tmp_path: Path, fedmcc: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 1}')  # one worker each, which starts slowly
-    runs, simulated = {}, ("--engine", "flower-simulation")
-    for name in METHODS:  # all at once: half of their time is programs that wait for one another
+    for name in METHODS:
         (tmp_path / f"{name}.toml").write_text(recipe(tiny, name))
-        runs[name] = started("run", tmp_path / f"{name}.toml", *simulated, "--out", tmp_path / name)
-    for name, process in runs.items():
+    asked = "fedmcc-plus"
+    monkeypatch.setattr("fedmcc.flower_app.write_bundle", write_bundle_of_all)
+    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 1}')  # one worker, since each starts slowly
+    words = ("--engine", "flower-simulation", "--out", tmp_path / asked)
+    result = fedmcc("run", tmp_path / f"{asked}.toml", *words)
+    assert result.exit_code == 0, result.output
+    for name in METHODS:
         expected = embedded((tmp_path / f"{name}.toml").read_text(), tmp_path / f"{name}-embedded")
-        assert process.wait(PATIENCE) == 0, name
         assert outcome(tmp_path / name) == expected, name
