@@ -1,61 +1,94 @@
 """What Flower's transport costs: a round of one site with ResNet-18, and with a network of 400 MB.
 
-python benchmarks/flower.py [--megabytes 45 400] [--json FILE]
+python benchmarks/flower.py [--megabytes 45 400] [--proxy] [--json FILE]
+
+With --proxy as operators run it, over TLS, with keys and through nginx; else in plain text.
 """
 
 import argparse
 import json
+import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import tomli_w
+from PIL import Image
 
 from fedmcc import config
 from fedmcc.deployment import flower, processes
+from fedmcc.deployment.folders import Terms
+from fedmcc.deployment.founding import found
+from fedmcc.deployment.server import Order, serving, start
 from fedmcc.flower_app import write_bundle
+from measuring import show, write_json
 
 PATIENCE = 1800.0  # seconds
 FEATURES = 512  # of ResNet-18, which has 45 MB
 BARE = 45  # megabytes of ResNet-18 with a small projector
+IMAGES = 8
+COLUMNS = ("megabytes", "seconds", "waiting", "transport", "training", "server", "megabytes_per_second")
 
 
 def main() -> None:
-    """Two rounds for each size; the second, which starts warm, is printed."""
+    """Two rounds for each size; the second, which starts warm, is shown."""
     options = read_options()
     rows = []
     for megabytes in options.megabytes:
-        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-            row = measure(Path(folder), stack, megabytes)
-        rows.append(row)
-        print("  ".join(f"{key} {value:.1f}" for key, value in row.items()), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append(measure(Path(folder), megabytes, options.proxy))
+    show(
+        [column.replace("_", " ") for column in COLUMNS],
+        [[f"{row[column]:.1f}" for column in COLUMNS] for row in rows],
+    )
+    write_json(options.json, rows)
 
 
-def measure(home: Path, stack: ExitStack, megabytes: int) -> dict[str, float]:
-    """Bytes and seconds of a round in which one site trains on eight images."""
+def measure(home: Path, megabytes: int, proxy: bool) -> dict[str, float]:
+    """Bytes and seconds of a round in which one site trains on a few images."""
+    images = home / "images"
+    images.mkdir()
+    for number in range(IMAGES):
+        pixels = np.random.default_rng(number).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(images / f"{number}.png")
+    federation = behind_a_proxy if proxy else in_plain_text
+    with federation(home, images, recipe(megabytes)) as run:
+        row = wait_for(run)
+    known = row["waiting"] + row["transport"] + row["training"]
+    both = (row["bytes_down"] + row["bytes_up"]) / 1e6
+    facts = {"megabytes": both / 2, "server": row["seconds"] - known}
+    return {**row, **facts, "megabytes_per_second": both / row["transport"]}
+
+
+@contextmanager
+def in_plain_text(home: Path, images: Path, text: str) -> Iterator[Path]:
+    """Flower's own programs and nothing else; the run directory."""
     write_bundle(home / "bundle")
-    port, _ = stack.enter_context(flower.trial(home))
-    own = f'client="a" state-dir="{home / "a"}"'
-    where = ("--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1")
-    words = (*where, "--port", str(processes.free_port()), "--node-config", own)
-    site = (flower.program("flower-supernode"), *words)
-    stack.enter_context(processes.running(site, home, home / "site.log"))
-    told = {"recipe": recipe(megabytes), "run": str(home / "run"), "sites": "a", "wait": PATIENCE}
-    (home / "run.toml").write_text(tomli_w.dumps(told | {"round-timeout": PATIENCE}))
-    flower.CommandLine(home).run(home / "bundle", home / "run.toml")
-    row = wait_for(home / "run")
-    sent = (row["bytes_down"] + row["bytes_up"]) / 1e6
-    return {
-        "megabytes_down": row["bytes_down"] / 1e6,
-        "megabytes_up": row["bytes_up"] / 1e6,
-        "seconds": row["seconds"],
-        "transport": row["transport"],
-        "training": row["training"],
-        "megabytes_per_second": sent / row["transport"],
-    }
+    with flower.trial(home) as (port, _):
+        own = f'client="a" state-dir="{home / "a"}" data="{images}"'
+        where = ("--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1")
+        words = (*where, "--port", str(processes.free_port()), "--node-config", own)
+        site = (flower.program("flower-supernode"), *words)
+        with processes.running(site, home, home / "site.log"):
+            told = {"recipe": text, "run": str(home / "run"), "sites": "a", "wait": PATIENCE}
+            (home / "run.toml").write_text(tomli_w.dumps(told | {"round-timeout": PATIENCE}))
+            flower.CommandLine(home).run(home / "bundle", home / "run.toml")
+            yield home / "run"
+
+
+@contextmanager
+def behind_a_proxy(home: Path, images: Path, text: str) -> Iterator[Path]:
+    """A federation as operators and sites run it; the run directory."""
+    terms = Terms("127.0.0.1", processes.free_port(), processes.free_port(), ("a",))
+    operator = found(home / "federation", terms, 1)
+    site = (sys.executable, "-m", "fedmcc", "site", "start", str(operator.site("a").path))
+    words = (*site, "--data", str(images))
+    with serving(operator) as ready, processes.running(words, home / "site", home / "site.log"):
+        start(ready, Order(text, home / "run", 1, PATIENCE, PATIENCE))
+        yield home / "run"
 
 
 def recipe(megabytes: int) -> str:
@@ -67,7 +100,7 @@ def recipe(megabytes: int) -> str:
                 "clusters": 2,
                 "threads": 1,
                 "device": "cpu",
-                "data": {"name": "synthetic", "limit": 8},
+                "data": {"name": "folder", "size": 32},
                 "encoder": {"name": "resnet18"},
                 "method": {
                     "name": "fedsimclr",
@@ -76,7 +109,7 @@ def recipe(megabytes: int) -> str:
                     "hidden": width,
                     "projections": 128,
                 },
-                "training": {"batch_size": 8, "optimizer": "sgd", "keep_optimizer": False},
+                "training": {"batch_size": IMAGES, "optimizer": "sgd", "keep_optimizer": False},
             }
         )
     )
@@ -94,8 +127,11 @@ def wait_for(run: Path) -> dict[str, float]:
 
 
 def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--megabytes", type=int, nargs="+", default=[45, 400])
+    parser.add_argument("--proxy", action="store_true", help="over TLS, with keys, through nginx")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 

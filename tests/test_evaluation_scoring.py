@@ -9,7 +9,8 @@ from fedmcc.data import load_dataset
 from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
 from fedmcc.evaluation import scoring
-from fedmcc.evaluation.scoring import Evaluation, Scorer
+from fedmcc.evaluation.options import Evaluation
+from fedmcc.evaluation.scoring import Scorer
 from fedmcc.networks.momentum import Branch
 from fedmcc.views import Views, preset
 

@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,7 +22,6 @@ from fedmcc.construction import (
 from fedmcc.data.base import ImageSet
 from fedmcc.engines import Crew
 from fedmcc.errors import InputError
-from fedmcc.evaluation.scoring import Scorer
 from fedmcc.feature_cache import FeatureCache
 from fedmcc.federation import Policy
 from fedmcc.methods.base import Stage
@@ -30,6 +30,9 @@ from fedmcc.partition import Rows, settled, share
 from fedmcc.privacy import Guard
 from fedmcc.randomness import derive
 from fedmcc.runs import Run
+
+if TYPE_CHECKING:
+    from fedmcc.evaluation.scoring import Scorer
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +44,7 @@ class Experiment:
     config: Config  # complete: nothing in it is left to be found out
     images: ImageSet  # without a row where others hold them all
     shards: list[Rows]  # who holds which
-    scorer: Scorer | None  # None: there is nothing to score on
+    scorer: "Scorer | None"  # None: there is nothing to score on
     net: Network
     engine: Crew
 
@@ -67,7 +70,7 @@ class Trained:
 
     config: Config
     net: Network
-    scorer: Scorer
+    scorer: "Scorer"
 
 
 def reopen(run: Run, checkpoint: Path | None = None) -> Trained:
@@ -195,12 +198,14 @@ def scored_images(config: Config) -> ImageSet:
     return replace(config.data, split=split).load()  # type: ignore[call-arg]
 
 
-def scorer_of(config: Config, images: ImageSet) -> Scorer:
+def scorer_of(config: Config, images: ImageSet) -> "Scorer":
     """What scores networks on these images, or on the split of theirs that the configuration names."""
     return _scorer(config, images if config.evaluation.split is None else scored_images(config))
 
 
-def _scorer(config: Config, scored: ImageSet) -> Scorer:
+def _scorer(config: Config, scored: ImageSet) -> "Scorer":
+    from fedmcc.evaluation.scoring import Scorer  # sites score nothing: they are spared its libraries
+
     general = config.general
     if (general.clusters or 0) > len(scored):
         raise InputError(f"{general.clusters} clusters, but only {len(scored)} images to score: give more.")

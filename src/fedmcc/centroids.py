@@ -1,13 +1,17 @@
-"""k-means centres, as every part of the program finds them: several starts, one thread, the same bits."""
+"""k-means centres, as every part of the program finds them: several starts, one thread, the same bits.
+
+scikit-learn is imported where it computes: sites start a process for every message, and few of these need it.
+"""
 
 import warnings
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Float32, Int64
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import pairwise_distances_argmin
 from threadpoolctl import threadpool_limits
+
+if TYPE_CHECKING:
+    from sklearn.cluster import KMeans
 
 RESTARTS = 20  # half of them end in a poor optimum on features of handwritten digits
 SAMPLE = 10_000  # rows on which restarts are tried; the best goes on with all of them
@@ -19,8 +23,11 @@ def fit(
     seed: int,
     weights: Float[np.ndarray, " n"] | None = None,
     restarts: int = RESTARTS,
-) -> KMeans:
+) -> "KMeans":
     """The best of several k-means of rows that may weigh differently; needs as many rows as clusters."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     model = KMeans(clusters, n_init=restarts, random_state=seed % 2**32)  # the range scikit-learn takes
     # Threads add up their parts of a centre in the order they finish: only one gives the same bits each time.
     with warnings.catch_warnings(), threadpool_limits(1, user_api="openmp"):
@@ -33,9 +40,11 @@ def fit(
 
 
 def without_small(
-    rows: Float[np.ndarray, "n d"], model: KMeans, smallest: int
+    rows: Float[np.ndarray, "n d"], model: "KMeans", smallest: int
 ) -> tuple[Float[np.ndarray, "k d"], Int64[np.ndarray, " k"]]:
     """Centres and sizes, none below `smallest` (but a single one): rows of small ones join the nearest."""
+    from sklearn.metrics import pairwise_distances_argmin
+
     centres, sizes = model.cluster_centers_, np.bincount(model.labels_, minlength=model.n_clusters)
     while len(sizes) > 1 and sizes.min() < smallest:
         kept = np.delete(centres, sizes.argmin(), axis=0)

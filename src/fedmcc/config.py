@@ -18,7 +18,7 @@ from fedmcc.data import DATASETS
 from fedmcc.data.base import Source
 from fedmcc.engines import ENGINES, EngineOptions
 from fedmcc.errors import InputError, unknown
-from fedmcc.evaluation.scoring import Evaluation
+from fedmcc.evaluation.options import Evaluation
 from fedmcc.federation import Federation
 from fedmcc.methods import CLUSTERINGS, METHODS, Clustering, Method
 from fedmcc.networks import ENCODERS, EncoderOptions

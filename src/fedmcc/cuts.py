@@ -1,9 +1,10 @@
-"""Normalised cuts: parts of a graph that hang together, found by its spectrum."""
+"""Normalised cuts: parts of a graph that hang together, found by its spectrum.
+
+SciPy is imported where it computes: sites start a process for every message, and none of these cuts.
+"""
 
 import numpy as np
 from jaxtyping import Float64, Int
-from scipy.linalg import eigh
-from scipy.special import entr
 
 from fedmcc import centroids
 
@@ -19,6 +20,8 @@ def cut(affinity: Affinity, parts: int, balance: float = 1.0, seed: int = 0) -> 
     The cut alone does not tell a class of images split in two, with two others merged, from the right one:
     both cut as little. The sizes do, where classes are about equally large.
     """
+    from scipy.linalg import eigh
+
     nodes = len(affinity)
     if parts >= nodes:
         return np.arange(nodes)
@@ -32,6 +35,8 @@ def cut(affinity: Affinity, parts: int, balance: float = 1.0, seed: int = 0) -> 
 
 def cost(affinity: Affinity, assigned: Parts, parts: int, balance: float) -> float:
     """The mean share of a part's edges that leave it, minus `balance` times the entropy of the sizes."""
+    from scipy.special import entr
+
     members = np.eye(parts)[assigned]
     volumes = _degrees(affinity) @ members
     inside = np.einsum("ip,ij,jp->p", members, affinity, members)

@@ -18,7 +18,7 @@ from fedmcc.clock import AFTER, chapter, timed
 from fedmcc.config import Config, dump, name_of
 from fedmcc.construction import told_sides
 from fedmcc.errors import InputError
-from fedmcc.evaluation.scoring import nothing_scored
+from fedmcc.evaluation.options import nothing_scored
 from fedmcc.federation import Policy, Progress, Round, RoundFailedError, rounds
 from fedmcc.files import write_atomically
 from fedmcc.messages import Moment

@@ -73,14 +73,18 @@ def main(grid: Grid, context: Context) -> None:
 @client_app.query("hello")
 def hello(message: Message, context: Context) -> Message:
     """Say who the site is."""
-    return _reply(message, context, lambda site: records.pack_hello(site.hello(_text(message))))
+    return _reply(
+        message,
+        context,
+        lambda site: records.pack_hello(site.hello(records.unpack_greeting(message.content))),
+    )
 
 
 @client_app.query("refused")
 def refused(message: Message, context: Context) -> Message:
     """The server's reason for turning the site away."""
     _listen()
-    log.error("The server turned this site away: %s", _text(message))
+    log.error("The server turned this site away: %s", records.unpack_text(message.content))
     return Message(RecordDict(), reply_to=message)
 
 
@@ -156,10 +160,6 @@ def _reply(message: Message, context: Context, work: Callable[[Site], RecordDict
         log.error("%s", error, exc_info=not isinstance(error, InputError))
         content = records.pack_failure(records.Failed("it failed; its own log says why."))
     return Message(content, reply_to=message)
-
-
-def _text(message: Message) -> str:
-    return records.unpack_text(message.content)
 
 
 def _line(event: Scored) -> str:

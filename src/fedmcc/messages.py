@@ -80,6 +80,13 @@ class Order(NamedTuple):
     task: Task
 
 
+class Greeting(NamedTuple):
+    """What a server tells a site before anything else."""
+
+    recipe: str  # TOML
+    finished: tuple[str, ...] = ()  # runs of which sites need remember nothing any more
+
+
 class Hello(NamedTuple):
     """Who a site is, what it holds, and the network and stages that it would train."""
 

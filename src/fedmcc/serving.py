@@ -4,6 +4,7 @@ It holds no images; with `evaluation.at_server` it scores on those of [data], wh
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fedmcc.data.base import ImageSet
 from fedmcc.engines.flower import Charter, Common, Grid, Roster, Sites, Terms
 from fedmcc.errors import InputError
 from fedmcc.experiment import Finished, Scored, begin, steps
+from fedmcc.messages import Greeting
 from fedmcc.runs import Run, open_run
 
 
@@ -46,7 +48,8 @@ def prepare(grid: Grid, service: Service) -> tuple[Experiment, Run]:
     known = _known(run) if run else {}
     scored = config.data.load() if config.evaluation.at_server else None
     config = _with_clusters(config, scored)
-    roster = Roster(grid, dump(config), service.terms._replace(names=known.get("sites", service.terms.names)))
+    greeting = Greeting(dump(config), _finished_beside(service.run))
+    roster = Roster(grid, greeting, service.terms._replace(names=known.get("sites", service.terms.names)))
     roster.gather()
     channels = known.get("channels") or (scored.images.shape[1] if scored else roster.usual_channels())
     images = _no_images(config, roster, channels)
@@ -70,6 +73,15 @@ def _known(run: Run) -> dict[str, Any]:
             f"{run.path} was begun without sites: go on with `fedmcc resume`, or choose another."
         )
     return known
+
+
+def _finished_beside(path: Path) -> tuple[str, ...]:
+    """The finished runs of real federations in the same folder, by the names that sites know."""
+    found = []
+    for run in (Run(file.parent) for file in sorted(path.resolve().parent.glob("*/sites.json"))):
+        with suppress(InputError):  # a damaged one is no concern of this run
+            found += [str(run.read_json(run.sites_file.name).get("id"))] if run.finished else []
+    return tuple(found)
 
 
 def _with_clusters(config: Config, scored: ImageSet | None) -> Config:

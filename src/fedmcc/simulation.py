@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from subprocess import Popen
 
 import tomli_w
 
@@ -39,8 +40,8 @@ def simulate(config: Config, path: Path) -> Iterator[Row]:
         with flower.trial(home, "--simulation"):
             line = flower.CommandLine(home)
             number = line.run(home / "bundle", home / "run.toml", *nodes)
-            with processes.running(line.following(number), home, home / "run.log"):
-                yield from _watch(Run(path), line, number)
+            with processes.running(line.following(number), home, home / "run.log") as words:
+                yield from _watch(Run(path), line, number, words)
     finally:
         processes.sweep(home)
     shutil.rmtree(home)
@@ -54,8 +55,9 @@ def _here(config: Config) -> Config:
     return replace(config, partition=partition, evaluation=replace(config.evaluation, at_server=True))
 
 
-def _watch(run: Run, line: flower.CommandLine, number: str) -> Iterator[Row]:
-    seen, asked = len(run.rows()), time.monotonic()
+def _watch(run: Run, line: flower.CommandLine, number: str, words: Popen[bytes]) -> Iterator[Row]:
+    """The rows as they come; Flower is asked how the run does once it says nothing more."""
+    seen, asked = len(run.rows()), 0.0
     while True:
         over = run.finished
         rows = run.rows()
@@ -63,8 +65,8 @@ def _watch(run: Run, line: flower.CommandLine, number: str) -> Iterator[Row]:
         seen = max(seen, len(rows))
         if over:
             return
-        if time.monotonic() - asked > ASK:
+        if words.poll() is not None and time.monotonic() - asked > ASK:
             asked = time.monotonic()
-            if "fail" in (now := line.status(number)) or "stopped" in now:
+            if (now := line.status(number)).startswith("finished") and not run.finished:
                 raise flower.FlowerError(f"the simulation ended early ({now}): {line.home}/run.log says why")
         time.sleep(GLANCE)

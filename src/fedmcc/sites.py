@@ -1,9 +1,10 @@
 """A site of a real federation: its own images, what it remembers on its own disk, and how it answers."""
 
 import logging
+import shutil
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +19,7 @@ from fedmcc.data.folder import Folder
 from fedmcc.data.tree import ImageFiles
 from fedmcc.errors import InputError
 from fedmcc.files import claim, make_folder
-from fedmcc.messages import Hello, Moment, Order, Task, Update
+from fedmcc.messages import Greeting, Hello, Moment, Order, Task, Update
 from fedmcc.methods.base import Stage
 from fedmcc.networks.momentum import Network
 from fedmcc.partition import Sharing
@@ -54,9 +55,11 @@ class Site:
     data: Path | None = None  # a folder of images; None: the data set that the recipe names
     shard: Shard | None = None  # of the data set under the recipe's own partition; None: all of it
 
-    def hello(self, recipe: str) -> Hello:
-        """Introduce itself to a server that has this recipe."""
-        config = parse_text(recipe)
+    def hello(self, greeting: Greeting) -> Hello:
+        """Introduce itself to a server, and forget the runs that are finished."""
+        for run in greeting.finished:
+            self._forget(run)
+        config = parse_text(greeting.recipe)
         images = self._images(config)
         samples, channels, *sides = images.images.shape
         config = _resolved(config, images)
@@ -79,6 +82,15 @@ class Site:
         notes = Notes(self.folder / order.run)
         with notes.locked(until):
             return _work(client, net, _stage(config, order.task), order, notes)
+
+    def _forget(self, run: str) -> None:
+        """Delete what the site remembers of a run; not while a process is at work on it."""
+        if not run.isalnum() or not (self.folder / run).is_dir():
+            return
+        notes = Notes(self.folder / run)
+        with suppress(RefusalError), notes.locked(until=0.0):
+            notes.drop()
+            log.info("A finished run was forgotten.")
 
     def _images(self, config: Config) -> ImageSet:
         images = self._source(config).load()
@@ -133,6 +145,10 @@ class Notes:
         for path in self.folder.iterdir():  # also what a crash left half written
             if path not in kept and path.name != "lock":
                 path.unlink(missing_ok=True)
+
+    def drop(self) -> None:
+        """Keep nothing at all."""
+        shutil.rmtree(self.folder)
 
     def _file(self, moment: Moment) -> Path:
         return self.folder / f"{moment.stage}-{moment.round:06}.safetensors"

@@ -5,12 +5,13 @@ import pytest
 from fedmcc.engines.flower import Roster, Terms
 from fedmcc.errors import InputError
 from fedmcc.flower_app import service_of
+from fedmcc.messages import Greeting
 
 
 def test_a_node_that_takes_the_name_of_another_is_turned_away(three):
     federation = three()  # a is node 11, b 12, c 10
     terms = Terms(("b", "c"), least=2, wait=0.3, again=0.0, nodes=(("b", 12), ("c", 11)))
-    gathered = Roster(federation.grid, federation.recipe, terms)
+    gathered = Roster(federation.grid, Greeting(federation.recipe), terms)
     with pytest.raises(InputError, match="1 sites are there and 2 are needed: missing c"):
         gathered.gather()
     assert [member.node for member in gathered.members.values()] == [12]

@@ -1,26 +1,32 @@
+import json
+from dataclasses import replace
+
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedmcc.engines.flower.records import (
     BARE,
-    DTYPES,
     Failed,
+    Packed,
     Replied,
     UnreadableError,
-    from_array,
     pack_failure,
+    pack_greeting,
     pack_hello,
     pack_order,
     pack_reply,
+    pack_state,
     pack_text,
-    to_array,
+    unpack_greeting,
     unpack_hello,
     unpack_order,
     unpack_reply,
+    unpack_state,
     unpack_text,
 )
-from fedmcc.messages import Hello, Moment, Order, Task, Update
+from fedmcc.messages import Greeting, Hello, Moment, Order, Task, Update
+from fedmcc.tensorfiles import KINDS
 
 WEIGHTS = {"net.weight": torch.arange(6.0).reshape(2, 3), "net.count": torch.tensor(7)}
 EXTRAS = {"shares": torch.tensor([0.25, 0.75], dtype=torch.float64), "none": torch.empty(0, 4)}
@@ -35,17 +41,23 @@ def _same(one, other):
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (), (0, 3), (2, 3, 4, 4)])
-@pytest.mark.parametrize("dtype", DTYPES.values())
+@pytest.mark.parametrize("dtype", KINDS)
 def test_a_tensor_of_any_type_and_shape_survives_the_way(dtype, shape):
     value = (torch.rand(shape, generator=torch.Generator().manual_seed(0)) * 9).to(dtype)
-    array = to_array(value)
-    assert len(array.data) == value.numel() * value.element_size()
-    assert _same({"x": from_array("x", array)}, {"x": value})
+    state = {"odd": torch.tensor([True]), "x": value}
+    packed = pack_state(state)
+    assert len(packed.numbers.data) == value.numel() * value.element_size() + 1
+    assert _same(unpack_state(packed), state)
+
+
+def test_no_tensor_at_all_survives_the_way():
+    assert unpack_state(pack_state({})) == {}
 
 
 def test_the_memory_format_of_a_tensor_does_not_travel():
     value = torch.arange(96.0).reshape(2, 3, 4, 4)
-    assert to_array(value.to(memory_format=torch.channels_last)).data == to_array(value).data
+    other = value.to(memory_format=torch.channels_last)
+    assert pack_state({"x": other}).numbers.data == pack_state({"x": value}).numbers.data
 
 
 @pytest.mark.parametrize("base", [None, Moment("joint", 4)])
@@ -79,36 +91,61 @@ def test_the_bytes_of_a_message_are_those_of_its_arrays():
     assert sum(len(array.data) for array in arrays) == TASK.bytes == UPDATE.bytes
 
 
-def test_orders_share_the_arrays_of_the_tensors_they_share():
-    made = {}
-    orders = [pack_order(Order("run", "", "", None, TASK), made) for _ in range(2)]
-    assert orders[0]["weights"]["net.weight"].data is orders[1]["weights"]["net.weight"].data
+def test_orders_share_the_array_of_a_state_they_share():
+    made, other = {}, replace(TASK, weights={"net.weight": WEIGHTS["net.weight"]})
+    one, two, three = (pack_order(Order("run", "", "", None, task), made) for task in (TASK, TASK, other))
+    assert one["weights"]["numbers"].data is two["weights"]["numbers"].data
+    assert three["weights"]["numbers"].data == WEIGHTS["net.weight"].numpy().tobytes()
 
 
-def test_hellos_failures_and_texts_survive_the_way():
+def test_greetings_hellos_failures_and_texts_survive_the_way():
     hello = Hello("site-a", 40, 1, 8, "0.1.0", "abc")
     assert unpack_hello(pack_hello(hello)) == hello
     failed = Failed("it is lost.", forgot=True)
     assert unpack_reply(pack_failure(failed), client=0) == failed
-    assert unpack_text(pack_text("seed = 1\n")) == "seed = 1\n"
+    assert unpack_text(pack_text("Go away.")) == "Go away."
+    for finished in ((), ("abc", "def")):
+        assert unpack_greeting(pack_greeting(Greeting("seed = 1", finished))) == ("seed = 1", finished)
 
 
-HOSTILE_ARRAYS = {
-    "a type that does not exist": Array("complex7", (2,), BARE, b"12345678"),
-    "a pickle": Array("float32", (2,), "numpy.ndarray", b"\x80\x04N."),
-    "too few bytes": Array("float32", (2, 2), BARE, b"1234"),
-    "too many bytes": Array("float32", (1,), BARE, b"12345678"),
-    "a negative length": Array("float32", (-1, -1), BARE, b"1234"),
-    "lengths beyond all memory": Array("float32", (2**62, 2**62), BARE, b""),
-    "a truth that is 7": Array("bool", (1,), BARE, b"\x07"),
+def _hostile(kind, shape, data, stype=BARE, end=None):
+    """What a site could send instead of one tensor."""
+    entry = {"dtype": kind, "shape": shape, "data_offsets": [0, len(data) if end is None else end]}
+    text = json.dumps({"net.weight": entry}).encode()
+    return Packed(len(text).to_bytes(8, "little") + text, Array("uint8", (len(data),), stype, data))
+
+
+HOSTILE = {
+    "a type that does not exist": _hostile("C7", [1], b"12345678"),
+    "a type that no network has": _hostile("F8_E4M3", [4], b"1234"),
+    "a pickle": _hostile("F32", [2], b"\x80\x04N.", stype="numpy.ndarray"),
+    "too few bytes": _hostile("F32", [2, 2], b"1234"),
+    "too many bytes": _hostile("F32", [1], b"12345678"),
+    "more bytes than it says": _hostile("F32", [1], b"12345678", end=4),
+    "an end beyond the end": _hostile("F32", [2], b"1234", end=8),
+    "a negative length": _hostile("F32", [-1, -1], b"1234"),
+    "lengths beyond all memory": _hostile("F32", [2**62, 2**62], b""),
+    "a truth that is 7": _hostile("BOOL", [1], b"\x07"),
+    "no header": Packed(b"", Array("uint8", (0,), BARE, b"")),
+    "a header without an end": Packed(b"\xff" * 8, Array("uint8", (0,), BARE, b"")),
+    "a header of garbage": Packed(b"\x04\0\0\0\0\0\0\0{}}}", Array("uint8", (0,), BARE, b"")),
 }
 
 
-@pytest.mark.parametrize("array", HOSTILE_ARRAYS.values(), ids=HOSTILE_ARRAYS)
-def test_a_hostile_array_is_refused_in_a_sentence(array):
+@pytest.mark.parametrize("packed", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_state_is_refused_in_a_sentence(packed):
     records = pack_reply(Replied(UPDATE, 1.0))
-    records["weights"] = ArrayRecord({"net.weight": array})
-    with pytest.raises(UnreadableError, match=r"^Its net\.weight .*\.$"):
+    records["facts"]["weights"] = packed.header
+    records["weights"] = ArrayRecord({"numbers": packed.numbers})
+    with pytest.raises(UnreadableError, match=r"^Its .*\.$"):
+        unpack_reply(records, client=2)
+
+
+@pytest.mark.parametrize("names", [(), ("other",), ("numbers", "more")])
+def test_arrays_of_other_names_are_refused_in_a_sentence(names):
+    records = pack_reply(Replied(UPDATE, 1.0))
+    records["weights"] = ArrayRecord(dict.fromkeys(names, records["weights"]["numbers"]))
+    with pytest.raises(UnreadableError, match="It has no weights"):
         unpack_reply(records, client=2)
 
 

@@ -6,11 +6,12 @@ import pytest
 
 from fedmcc.engines.flower import Common, Roster, Terms, roster
 from fedmcc.errors import InputError
+from fedmcc.messages import Greeting
 
 
 def _roster(federation, **terms):
     known = Terms(names=("a", "b", "c"), least=2, wait=0.3, again=0.0)._replace(**terms)
-    return Roster(federation.grid, federation.recipe, known)
+    return Roster(federation.grid, Greeting(federation.recipe), known)
 
 
 def _told(federation, node):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from flwr.app import Error, Message
 
-from fedmcc.engines.flower.records import to_array
+from fedmcc.engines.flower.records import Packed, pack_state, unpack_state
 from fedmcc.errors import InputError
 from fedmcc.federation import RoundFailedError
 
@@ -143,7 +143,9 @@ def test_a_hostile_update_is_refused_with_its_reason(three, tmp_path):
         return reply
 
     def poisoned(message, reply):
-        reply.content["weights"]["evil"] = to_array(torch.ones(2))
+        facts, arrays = reply.content["facts"], reply.content["weights"]
+        state = unpack_state(Packed(facts["weights"], arrays["numbers"]))
+        facts["weights"], arrays["numbers"] = pack_state(state | {"evil": torch.ones(2)})
         return reply
 
     federation.grid.spoil = _at_site(federation, "c", {("train", 1): garbled, ("train", 2): poisoned})
@@ -229,14 +231,34 @@ def test_the_model_does_not_depend_on_scores_at_the_server(three, tmp_path):
     assert models[0] == models[1]
 
 
-def test_bytes_in_the_metrics_are_what_was_sent(three, tmp_path):
-    federation = three()
-    next(federation.serve())
-    tasks = [m for m in federation.grid.sent if m.metadata.message_type == "train"]
-    arrays = [
-        array for m in tasks for record in m.content.array_records.values() for array in record.values()
+def test_bytes_in_the_metrics_are_those_of_the_records_each_way(three, tmp_path):
+    federation, passed = three("fedmcc-plus"), []
+    federation.grid.spoil = lambda message, reply: passed.append((message, reply)) or reply
+    for _ in federation.serve():
+        pass
+    sent = [tuple(map(_size, pair)) for pair in passed if pair[0].metadata.message_type == "train"]
+    rows = _rows(tmp_path / "run")
+    counted = [tuple(row["bytes"][client]) for row in rows for client in sorted(row["bytes"])]
+    assert counted == sent  # tasks go out in the order of the clients
+    assert [(row["bytes_down"], row["bytes_up"]) for row in rows] == [
+        tuple(map(sum, zip(*sent[start : start + 3], strict=True))) for start in range(0, len(sent), 3)
     ]
-    assert _last_row(tmp_path / "run")["bytes_down"] == sum(len(array.data) for array in arrays)
+
+
+def _size(message):
+    """Bytes of all arrays in a message, which is all that grows with the network."""
+    records = message.content.array_records.values()
+    return sum(len(array.data) for record in records for array in record.values())
+
+
+def test_sites_forget_a_finished_run_when_the_next_begins(three, tmp_path):
+    federation = three()
+    for _ in federation.serve("first"):
+        pass
+    next(federation.serve("second"))
+    next(federation.serve("third"))  # the second is not finished
+    left = {name: len(list((tmp_path / name).iterdir())) for name in "abc"}
+    assert left == {"a": 2, "b": 2, "c": 2}
 
 
 def test_the_seconds_of_a_round_are_accounted_for(three, tmp_path):

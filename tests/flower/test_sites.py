@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 import time
 
@@ -10,7 +12,7 @@ from PIL import Image
 from fedmcc import config
 from fedmcc.errors import InputError
 from fedmcc.flower_app import DEFAULTS, service_of, site_of, write_bundle
-from fedmcc.messages import Moment, Order, Task
+from fedmcc.messages import Greeting, Moment, Order, Task
 from fedmcc.sites import ForgottenError, Notes, RefusalError, Shard, Site
 
 STATE = {"net.weight": torch.arange(3.0)}
@@ -61,6 +63,17 @@ def test_a_site_does_one_thing_at_a_time(tmp_path):
     assert order == ["first", "second"]
 
 
+def test_a_finished_run_is_forgotten_and_no_other(tmp_path):
+    recipe = config.dump(config.parse({"clusters": 2, "data": {"name": "synthetic", "limit": 4}}))
+    for run in ("done", "busy", "interrupted"):
+        (tmp_path / run).mkdir()
+        Notes(tmp_path / run).keep(Moment("joint", 1), STATE, None)
+    with Notes(tmp_path / "busy").locked(time.time()):
+        Site("a", tmp_path).hello(Greeting(recipe, ("done", "busy", "elsewhere", "..")))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["busy", "interrupted"]
+    assert _moments(tmp_path / "busy") == _moments(tmp_path / "interrupted") == ["joint-000001.safetensors"]
+
+
 @pytest.mark.parametrize(("run", "stage"), [("../../etc", "representation"), ("abc", "../../etc")])
 def test_an_order_cannot_name_files_elsewhere(run, stage, tmp_path):
     recipe = config.dump(config.parse({"clusters": 3, "method": {"name": "fedema"}}))
@@ -80,8 +93,14 @@ def test_a_site_decodes_its_own_folder_as_the_recipe_says(tmp_path):
         "data": {"name": "folder", "root": "/elsewhere", "size": 16},
         "views": {"size": 8},
     }
-    hello = Site("a", tmp_path, tmp_path / "own").hello(config.dump(config.parse(table)))
+    hello = Site("a", tmp_path, tmp_path / "own").hello(Greeting(config.dump(config.parse(table))))
     assert (hello.samples, hello.channels, hello.size) == (4, 3, 16)
+
+
+def test_a_site_starts_without_the_libraries_that_only_score():
+    heavy = "{'sklearn', 'scipy', 'plotly'} & set(sys.modules)"
+    command = f"import sys, fedmcc.flower_app; sys.exit(str({heavy} or '') or 0)"
+    assert subprocess.run([sys.executable, "-c", command], capture_output=True, text=True).stderr == ""
 
 
 def _context(**node):

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from fedmcc import config, experiment
 from fedmcc.cli import app
+from fedmcc.data import load_dataset
 
 PROGRAM = (str(Path(sys.executable).parent / "fedmcc"),)
 RECIPE = """
@@ -117,6 +118,17 @@ def unfinished(run: Path) -> Path:
     for name in ("scores.json", "assignments.csv", "checkpoints/final.safetensors"):
         (run / name).unlink()
     return run
+
+
+@pytest.fixture(scope="session")
+def owners(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A hundred handwritten digits of each of three owners, as files in the folders a, b and c."""
+    folder = tmp_path_factory.mktemp("owners")
+    for name in "abc":
+        (folder / name).mkdir()
+    for number, pixels in enumerate(load_dataset("digits", limit=300).images):
+        Image.fromarray(pixels[0]).save(folder / "abc"[number % 3] / f"patient-{number}.png")
+    return folder
 
 
 @pytest.fixture

@@ -15,10 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
-from sklearn.datasets import load_digits
 
 from fedmcc.deployment.certificates import certify_server, create_authority, create_site_key, load_authority
 from fedmcc.deployment.folders import Operator, Site, Terms
@@ -93,13 +90,13 @@ class Federation:
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+def federation(tmp_path_factory: pytest.TempPathFactory, owners: Path) -> Iterator[Federation]:
     """The server and two of three sites, connected."""
     if installed() is None:
         message = "nginx is not installed"
         pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
     folder = tmp_path_factory.mktemp("federation")
-    export_digits(folder / "images")
+    (folder / "images").symlink_to(owners)
     (folder / "recipe.toml").write_text(RECIPE)
     operator = found(folder / "fed", Terms("127.0.0.1", free_port(), free_port(), ("a", "b", "c")), 60)
     federation = Federation(operator, folder)
@@ -112,15 +109,6 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         process.terminate()
     for process in federation.processes.values():
         process.wait(60)
-
-
-def export_digits(folder: Path) -> None:
-    """A hundred handwritten digits for each of three sites, as files."""
-    pictures = (load_digits().images * 15.9375).astype(np.uint8)
-    for number in range(300):
-        path = folder / "abc"[number % 3] / f"patient-{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pictures[number]).save(path)
 
 
 def copied(federation: Federation, name: str) -> Site:

@@ -1,5 +1,6 @@
 """What operators and sites get wrong is answered by one sentence and exit code 2, and destroys nothing."""
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +33,18 @@ def test_founding_says_what_to_hand_out_and_when_certificates_end(fedmcc: Comman
     assert "The authority expires on 2" in said
 
 
+def test_the_federation_of_the_readme_is_ten_lines_of_commands_that_exist(fedmcc: Command) -> None:
+    root = Path(__file__).parents[2]
+    block = (root / "README.md").read_text().split("## A real federation")[1].split("```")[1]
+    lines = [shlex.split(line, comments=True) for line in block.splitlines()[1:]]
+    assert len(lines) == 10
+    for program, *words in lines:
+        if program == "fedmcc":
+            asked = fedmcc(*(word for word in words if word != "&"), "--help")
+            assert asked.exit_code == 0, asked.output
+        assert all((root / word).exists() for word in words if word.startswith(("recipes/", "examples/")))
+
+
 def test_founding_twice_is_refused(fedmcc: Command, refused: Callable[..., str], tmp_path: Path) -> None:
     fedmcc(*INIT)
     key = (tmp_path / "fed/authority/ca.key").read_bytes()
@@ -55,6 +68,18 @@ def test_a_folder_that_is_no_federation_is_refused(refused: Callable[..., str], 
 def test_a_server_needs_a_recipe_that_exists(fedmcc: Command, refused: Callable[..., str]) -> None:
     fedmcc(*INIT)
     assert refused("server", "start", "fed", "no.toml").startswith("There is no recipe at no.toml")
+
+
+def test_a_server_without_nginx_says_what_to_do_and_starts_nothing(
+    fedmcc: Command, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fedmcc(*INIT)
+    (tmp_path / "recipe.toml").write_text("clusters = 2\n")
+    monkeypatch.setattr("fedmcc.deployment.proxy.installed", lambda: None)
+    sentence = refused("server", "start", "fed", "recipe.toml")
+    assert sentence.startswith("nginx is not installed")
+    assert sentence.endswith("install it, or try the federation on this machine alone with --no-proxy.")
+    assert not (tmp_path / "fed/server/logs").exists()
 
 
 def test_a_site_needs_its_folder_and_its_images(fedmcc: Command, refused: Callable[..., str]) -> None:

@@ -27,6 +27,7 @@ def start(
     min_sites: Annotated[int, typer.Option(help="Sites that a round can do with.")] = 1,
     wait: Annotated[float, typer.Option(help="Seconds to wait for all sites at the start.")] = 3600.0,
     round_timeout: Annotated[float, typer.Option(help="Seconds that a site has for a round.")] = 3600.0,
+    proxy: Annotated[bool, typer.Option(help="Stand behind nginx; without it: this machine alone.")] = True,
 ) -> None:
     """Start the server and its run, or go on with it; Ctrl-C stops both."""
     from fedmcc import config, screen
@@ -39,10 +40,11 @@ def start(
     chosen = choose_run(operator, recipe, run)
     if complaint := founding.expiry_complaint(operator):
         screen.warn(complaint)
-    _serve(operator, loaded, Order(config.dump(loaded), chosen.path, min_sites, wait, round_timeout))
+    order = Order(config.dump(loaded), chosen.path, min_sites, wait, round_timeout)
+    _serve(operator, loaded, order, proxy)
 
 
-def _serve(operator: "Operator", loaded: "Config", order: "Order") -> None:
+def _serve(operator: "Operator", loaded: "Config", order: "Order", proxied: bool) -> None:
     from fedmcc import meters, screen
     from fedmcc.construction import stages
     from fedmcc.deployment import processes, server
@@ -50,7 +52,7 @@ def _serve(operator: "Operator", loaded: "Config", order: "Order") -> None:
 
     run, method = Run(order.run), method_name(loaded)
     rounds = {stage.name: stage.rounds for stage in stages(loaded)}
-    with processes.ended_by_signal(), server.serving(operator) as ready:
+    with processes.ended_by_signal(), server.serving(operator, proxied) as ready:
         screen.say(ready.sentence)
         number = server.start(ready, order)
         screen.say(f"{method}: waiting for {', '.join(ready.nodes)}; the run is in {run.path}.")

@@ -82,6 +82,16 @@ def installed() -> str | None:
     return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/bin")
 
 
+def required() -> str:
+    """Where nginx is; without it a server that sites can reach would let them start runs."""
+    if (program := installed()) is None:
+        raise InputError(
+            "nginx is not installed, and without it sites could start programs at one another: install it, "
+            "or try the federation on this machine alone with --no-proxy."
+        )
+    return program
+
+
 def words(program: str, operator: Operator) -> Sequence[str]:
     """How nginx is called."""
     return (

@@ -47,8 +47,8 @@ class Ready(NamedTuple):
                 f"Flower listens on 127.0.0.1:{terms.control_port} alone."
             )
         return (
-            f"nginx is not installed: Flower, its control interface too, listens on 127.0.0.1:{terms.port} "
-            "alone, and sites on other machines cannot reach it. Install nginx and start again."
+            f"Without a proxy Flower, its control interface too, listens on 127.0.0.1:{terms.port} alone: "
+            "sites on other machines cannot reach it."
         )
 
 
@@ -63,9 +63,9 @@ class Order(NamedTuple):
 
 
 @contextmanager
-def serving(operator: Operator) -> Iterator[Ready]:
+def serving(operator: Operator, proxied: bool = True) -> Iterator[Ready]:
     """Flower's server, the sites' keys in it, then the proxy: until the block ends, and nothing after it."""
-    terms, nginx = operator.terms(), proxy.installed()
+    terms, nginx = operator.terms(), proxy.required() if proxied else None
     with ExitStack() as stack:
         stack.enter_context(processes.alone(operator.server, "server"))
         processes.sweep(operator.home)  # what a killed server left behind

@@ -8,32 +8,17 @@ from torch import nn
 
 from fedmcc.assignments import Assignment
 from fedmcc.data.base import Images, ImageSet
-from fedmcc.errors import InputError
 from fedmcc.evaluation.clustering import ClusterScores, cluster_sizes, score
 from fedmcc.evaluation.features import Extracted, UntilChanged, assign, encode
 from fedmcc.evaluation.kmeans import Assigned, kmeans, raw_kmeans
 from fedmcc.evaluation.knn import WeightedKNN
 from fedmcc.evaluation.label_free import collapsed, score_without_labels
+from fedmcc.evaluation.options import Evaluation
 from fedmcc.networks.momentum import Branch
 from fedmcc.randomness import generator
 from fedmcc.views import Views
 
 ALIGNED = 500  # images of which two views are compared
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """When and on what a run is scored."""
-
-    every: int = 1  # rounds; the last one is always scored
-    kmeans_every: int = 0  # rounds between k-means on features, which takes seconds; 0: only at the end
-    split: str | None = None  # of the data set; None: the images trained on, as the literature does (D15)
-    batch_size: int = 512
-    at_server: bool = False  # of a federation of sites: score on the images of [data], which it must hold
-
-    def __post_init__(self) -> None:
-        if self.every < 1 or self.kmeans_every < 0 or self.batch_size < 1:
-            raise InputError("evaluation.every and batch_size must be 1 or more, kmeans_every 0 or more.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,20 +107,6 @@ class Scorer:
         draw = generator(self.seed, "alignment")
         a, b = (encode(encoder, some, lambda batch: self.views(batch, draw)) for _ in range(2))
         return a, b
-
-
-def nothing_scored(clusters: int) -> dict[str, Any]:
-    """What `Scorer.final` would say, where there are no images to score."""
-    return {
-        "images": 0,
-        "split": "none",
-        "clusters": clusters,
-        "scores": {},
-        "knn": None,
-        "label_free": {},
-        "sizes": [],
-        "warning": None,
-    }
 
 
 def _fields(prefix: str, scores: ClusterScores | None) -> dict[str, float]:

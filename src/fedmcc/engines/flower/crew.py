@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flwr.app import Array, Message
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedmcc.admission import Refused
 from fedmcc.engines.base import Crew
-from fedmcc.engines.flower.records import Failed, Replied, UnreadableError, pack_order, unpack_reply
+from fedmcc.engines.flower.records import Failed, Made, Replied, UnreadableError, pack_order, unpack_reply
 from fedmcc.engines.flower.roster import POLL, Roster, pulled
 from fedmcc.federation import Event
 from fedmcc.messages import Forgot, Moment, Order, Task, Update
@@ -123,7 +123,7 @@ class Sites(Crew):
                 self._drop(task, trouble)
             else:
                 ready.append(task)
-        made: dict[int, Array] = {}
+        made: Made = {}
         sent = self.grid.push_messages([self._message(task, made) for task in ready]) if ready else []
         waiting = {}
         for task, name in zip(ready, sent, strict=True):
@@ -133,7 +133,7 @@ class Sites(Crew):
                 self._drop(task, "its task could not be sent.")
         return waiting
 
-    def _message(self, task: Task, made: dict[int, Array]) -> Message:
+    def _message(self, task: Task, made: Made) -> Message:
         order = Order(*self.charter, self.last.get(task.client), task)
         node = self.roster.members[self.roster.names[task.client]].node
         return Message(pack_order(order, made), node, "train", ttl=LATE * self.roster.terms.timeout)

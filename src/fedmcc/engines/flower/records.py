@@ -1,7 +1,8 @@
 """Orders, updates and hellos as Flower's records and back: pure functions.
 
-Tensors travel as their bare numbers, so that what is sent is what `bytes` of a message counts. What comes
-from a site is checked before it is believed: `UnreadableError` says what is wrong with it.
+A state travels as one array of its bare numbers, so that what is sent is what `bytes` of a message counts:
+Flower makes several requests for every array at every hop, which for many small tensors take longest. What
+comes from a site is checked before it is believed: `UnreadableError` says what is wrong with it.
 """
 
 import math
@@ -10,27 +11,32 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from torch import Tensor
+from safetensors import SafetensorError
 
-from fedmcc.messages import Hello, Moment, Order, Task, Update
+from fedmcc.messages import Greeting, Hello, Moment, Order, Task, Update
 from fedmcc.states import State
+from fedmcc.tensorfiles import KINDS, from_bytes, pieces
 
 FACTS, WEIGHTS, EXTRAS = "facts", "weights", "extras"
-BARE = "fedmcc.numbers"  # how tensors are written: row after row, little end first
+NUMBERS = "numbers"
+BARE = "fedmcc.numbers"  # how they are written: what follows the header of a safetensors file
 LONGEST = 200  # characters of a site's sentence that are believed
-DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
-        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-    )
-}
 
 Value = TypeVar("Value")
 
 
 class UnreadableError(Exception):
     """What is wrong with records, in a sentence."""
+
+
+class Packed(NamedTuple):
+    """A state in the two halves of a safetensors file: what there is, and its numbers."""
+
+    header: bytes
+    numbers: Array
+
+
+Made = dict[tuple[tuple[str, int], ...], Packed]  # by names and identities of tensors
 
 
 class Replied(NamedTuple):
@@ -47,8 +53,8 @@ class Failed(NamedTuple):
     forgot: bool = False
 
 
-def pack_order(order: Order, made: dict[int, Array] | None = None) -> RecordDict:
-    """An order as records; orders packed with the same `made` share the arrays of the tensors they share."""
+def pack_order(order: Order, made: Made | None = None) -> RecordDict:
+    """An order as records; orders packed with the same `made` share the arrays of the states they share."""
     task = order.task
     facts: dict[str, Any] = {
         "run": order.run,
@@ -137,8 +143,22 @@ def unpack_hello(records: RecordDict) -> Hello | Failed:
     return hello
 
 
+def pack_greeting(greeting: Greeting) -> RecordDict:
+    """A recipe, and the runs that are finished."""
+    return RecordDict(
+        {FACTS: ConfigRecord({"recipe": greeting.recipe, "finished": ",".join(greeting.finished)})}
+    )
+
+
+def unpack_greeting(records: RecordDict) -> Greeting:
+    """Undoes `pack_greeting`."""
+    facts = _facts(records)
+    finished = _get(facts, "finished", str)
+    return Greeting(_get(facts, "recipe", str), tuple(filter(None, finished.split(","))))
+
+
 def pack_text(text: str) -> RecordDict:
-    """A recipe or a sentence."""
+    """A sentence."""
     return RecordDict({FACTS: ConfigRecord({"text": text})})
 
 
@@ -147,39 +167,37 @@ def unpack_text(records: RecordDict) -> str:
     return _get(_facts(records), "text", str)
 
 
-def to_array(value: Tensor) -> Array:
-    """The numbers of a tensor and nothing else."""
-    flat = value.detach().to("cpu").contiguous().flatten()
-    data = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
-    return Array(str(value.dtype).removeprefix("torch."), tuple(value.shape), BARE, data)
+def pack_state(state: State) -> Packed:
+    """The numbers of all tensors as one array, and what tells them apart."""
+    header, *numbers = pieces(state)
+    data = b"".join(numbers)
+    return Packed(bytes(header), Array("uint8", (len(data),), BARE, data))
 
 
-def from_array(name: str, array: Array) -> Tensor:
-    """Undoes `to_array`; the length must be that of the shape."""
-    dtype = DTYPES.get(array.dtype)
-    if dtype is None or array.stype != BARE:
-        raise UnreadableError(f"Its {name:.80} is of no type that travels.")
-    if any(length < 0 for length in array.shape):
-        raise UnreadableError(f"Its {name:.80} has a negative length.")
-    if len(array.data) != math.prod(array.shape) * dtype.itemsize:
-        raise UnreadableError(f"Its {name:.80} has {len(array.data)} bytes, which do not fill its shape.")
-    if not array.data:
-        return torch.empty(array.shape, dtype=dtype)
-    numbers = torch.frombuffer(bytearray(array.data), dtype=torch.uint8)
-    if dtype is torch.bool and numbers.max() > 1:
-        raise UnreadableError(f"Its {name:.80} is neither true nor false.")
-    return numbers.view(dtype).reshape(array.shape)
+def unpack_state(packed: Packed) -> State:
+    """Undoes `pack_state`."""
+    if packed.numbers.stype != BARE:
+        raise UnreadableError("Its numbers are written in no way that travels.")
+    try:
+        state = from_bytes(packed.header + packed.numbers.data)
+    except (SafetensorError, KeyError, ValueError, RuntimeError):  # whose words could be the site's
+        raise UnreadableError("Its tensors are damaged.") from None
+    for name, value in state.items():
+        if value.dtype not in KINDS:
+            raise UnreadableError(f"Its {name:.80} is of no type that travels.")
+        if value.dtype is torch.bool and value.numel() and value.view(torch.uint8).max() > 1:
+            raise UnreadableError(f"Its {name:.80} is neither true nor false.")
+    return state
 
 
-def _records(facts: dict[str, Any], weights: State, extras: State, made: dict[int, Array]) -> RecordDict:
-    states = {WEIGHTS: weights, EXTRAS: extras}
-    for value in (*weights.values(), *extras.values()):
-        if id(value) not in made:
-            made[id(value)] = to_array(value)
-    arrays = {
-        key: ArrayRecord({name: made[id(value)] for name, value in state.items()})
-        for key, state in states.items()
-    }
+def _records(facts: dict[str, Any], weights: State, extras: State, made: Made) -> RecordDict:
+    arrays = {}
+    for key, state in ((WEIGHTS, weights), (EXTRAS, extras)):
+        place = tuple((name, id(value)) for name, value in state.items())
+        if place not in made:
+            made[place] = pack_state(state)
+        facts[key] = made[place].header
+        arrays[key] = ArrayRecord({NUMBERS: made[place].numbers})
     return RecordDict({FACTS: ConfigRecord(facts), **arrays})
 
 
@@ -192,9 +210,9 @@ def _facts(records: RecordDict) -> Mapping[str, Any]:
 
 def _state(records: RecordDict, key: str) -> State:
     arrays = records.get(key)
-    if not isinstance(arrays, ArrayRecord):
+    if not isinstance(arrays, ArrayRecord) or arrays.keys() != {NUMBERS}:
         raise UnreadableError(f"It has no {key}.")
-    return {name: from_array(name, array) for name, array in arrays.items()}
+    return unpack_state(Packed(_get(_facts(records), key, bytes), arrays[NUMBERS]))
 
 
 def _get(facts: Mapping[str, Any], key: str, kind: type[Value]) -> Value:

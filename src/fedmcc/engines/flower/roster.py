@@ -10,9 +10,9 @@ from typing import NamedTuple
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedmcc.engines.flower.records import Failed, UnreadableError, pack_text, unpack_hello
+from fedmcc.engines.flower.records import Failed, UnreadableError, pack_greeting, pack_text, unpack_hello
 from fedmcc.errors import InputError
-from fedmcc.messages import Hello
+from fedmcc.messages import Greeting, Hello
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +48,8 @@ class Common(NamedTuple):
 class Roster:
     """The sites that are there now."""
 
-    def __init__(self, grid: Grid, recipe: str, terms: Terms) -> None:
-        self.grid, self.recipe, self.terms = grid, recipe, terms
+    def __init__(self, grid: Grid, greeting: Greeting, terms: Terms) -> None:
+        self.grid, self.greeting, self.terms = grid, greeting, terms
         self.names = tuple(sorted(terms.names))
         self.members: dict[str, Member] = {}
         self.common: Common | None = None
@@ -131,7 +131,7 @@ class Roster:
     def _greet(self, node: int) -> None:
         self._not_before[node] = time.monotonic() + self.terms.again
         (sent,) = self.grid.push_messages(
-            [Message(pack_text(self.recipe), node, "query.hello", ttl=GREETED_FOR)]
+            [Message(pack_greeting(self.greeting), node, "query.hello", ttl=GREETED_FOR)]
         )
         if sent:
             self._greeted[sent] = node
