@@ -1,8 +1,8 @@
 """Orders, updates and hellos as Flower's records and back: pure functions.
 
 A state travels as one array of its bare numbers, so that what is sent is what `bytes` of a message counts:
-Flower makes several requests for every array at every hop, which for many small tensors take longest. What
-comes from a site is checked before it is believed: `UnreadableError` says what is wrong with it.
+Flower asks for every array by itself at every hop, and a network has many small tensors. What comes from a
+site is checked before it is believed: `UnreadableError` says what is wrong with it.
 """
 
 import math
