@@ -1,6 +1,6 @@
 """What registered clients cost: a thousand of which ten take part in a round, against ten that all do.
 
-python benchmarks/clients.py [--quick] [--repeats 3] [--clients 1000] [--rounds 20] [--engine pool]
+python benchmarks/clients.py [--quick] [--repeats 3] [--clients 1000] [--rounds 10] [--engine pool]
 """
 
 import argparse
@@ -45,7 +45,7 @@ def read_options() -> argparse.Namespace:
     """The command line."""
     made = parser(__doc__, repeats=3, quick=1)
     made.add_argument("--clients", type=int, default=1000)
-    made.add_argument("--rounds", type=int, default=20)
+    made.add_argument("--rounds", type=int, default=10)
     made.add_argument("--engine", default="embedded")
     made.add_argument("--memory", default="1GB", help="for what clients remember")
     made.add_argument("--width", type=int, default=16, help="of the encoder")

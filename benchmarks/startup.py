@@ -2,7 +2,7 @@
 
 The reports are of a run on 200 digits, made first: of it alone, again from what that kept, and compared.
 
-python benchmarks/startup.py [--quick] [--repeats 9] [--json FILE]
+python benchmarks/startup.py [--quick] [--repeats 5] [--json FILE]
 """
 
 import functools
@@ -24,7 +24,7 @@ CASES = {
 
 def main() -> None:
     """Print the median of each, and what it takes beyond Python itself."""
-    options = parser(__doc__, repeats=9, quick=3).parse_args()
+    options = parser(__doc__, repeats=5, quick=3).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         cases = CASES | reports(Path(folder) / "run")
         taken = in_turns(

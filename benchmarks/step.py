@@ -2,7 +2,7 @@
 
 The bare network is two online passes forward and backward and two target passes forward, on ready tensors.
 
-python benchmarks/step.py [--quick] [--threads 1] [--repeats 7] [--json FILE]
+python benchmarks/step.py [--quick] [--threads 1] [--repeats 5] [--json FILE]
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ PARTS = ("views", "loss", "optimiser", "target")
 
 def main() -> None:
     """Measure every case and print a row for each."""
-    made = parser(__doc__, repeats=7, quick=3)
+    made = parser(__doc__, repeats=5, quick=3)
     made.add_argument("--threads", type=int, default=1)
     options = made.parse_args()
     set_up_torch(options.threads)
