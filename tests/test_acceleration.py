@@ -15,7 +15,6 @@ from fedmcc.acceleration import settled_precision
 from fedmcc.config import parse
 from fedmcc.construction import build_network
 from fedmcc.errors import InputError
-from fedmcc.training import Training
 
 CPU = torch.device("cpu")
 
@@ -93,22 +92,6 @@ def test_where_nothing_can_be_compiled_one_sentence_says_so_and_all_is_as_before
     assert record.getMessage().endswith("torch.compile fails here: No working C++ compiler found.")
     images, plain = torch.rand(2, 1, 8, 8), build_network(_config(), 1).eval()
     assert torch.equal(net.target.encoder(images), plain.target.encoder(images))
-
-
-def test_the_optimisers_of_all_tensors_at_once_move_them_as_one_by_one():
-    moved = []
-    for plain in (True, False):
-        draw = torch.Generator().manual_seed(0)
-        tensors = [torch.nn.Parameter(torch.randn(3, 5, generator=draw)) for _ in range(3)]
-        made = (
-            torch.optim.Adam(tensors, 3e-4, foreach=False) if plain else Training().build_optimizer(tensors)
-        )
-        for _ in range(4):
-            for tensor in tensors:
-                tensor.grad = torch.randn(3, 5, generator=draw)
-            made.step()
-        moved.append(torch.stack(list(tensors)))
-    assert torch.equal(*moved)
 
 
 FAULTS = """

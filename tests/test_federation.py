@@ -83,7 +83,7 @@ def _head(rounds=3):
 def test_one_client_is_centralized_training():
     engine, stage, net = _engine([slice(0, 20)], keep=True), _stage(rounds=3), _net()
     images, views = load_dataset("digits", limit=20).images, preset("digits")
-    optimizer = torch.optim.Adam(trainable(net, stage), 3e-4)
+    optimizer = torch.optim.Adam(trainable(net, stage), 3e-4, fused=True)
     for number in (1, 2, 3):
         draw = generator(0, "train", 0, "joint", number)
         for rows in torch.randperm(20, generator=draw)[:16].split(8):

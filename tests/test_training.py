@@ -177,3 +177,21 @@ def test_a_cosine_lowers_the_learning_rate_over_a_stage(optimizer, passed, share
 def test_options_that_cannot_work_are_refused_by_name(field, value):
     with pytest.raises(InputError, match=rf"training\.{field} is {value}"):
         Training(**{field: value})
+
+
+def _stepped(make):
+    """Weights that lie channels last in memory after three steps."""
+    numbers = torch.linspace(-1, 1, 4 * 3 * 3 * 3).reshape(4, 3, 3, 3)
+    weight = nn.Parameter(numbers.contiguous(memory_format=torch.channels_last))
+    optimizer = make([weight])
+    for _ in range(3):
+        optimizer.zero_grad()
+        weight.sin().square().sum().backward()
+        optimizer.step()
+    return weight.detach()
+
+
+def test_adam_in_one_pass_is_adam_whatever_the_layout():
+    plain = _stepped(lambda weights: torch.optim.Adam(weights, 0.01, weight_decay=0.1, foreach=False))
+    ours = _stepped(Training(learning_rate=0.01, weight_decay=0.1).build_optimizer)
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-7)

@@ -142,9 +142,14 @@ def _moments(optimizer: torch.optim.Optimizer) -> State:
 
 
 def _restore(optimizer: torch.optim.Optimizer, moments: State) -> None:
-    """Undoes `_moments`; the options stay those of the optimiser."""
+    """Undoes `_moments`; the options stay those of the optimiser.
+
+    Moments are laid out in memory as their parameters, which a fused step trusts; a file does not keep that.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     gathered: dict[int, State] = {}
     for name, value in moments.items():
         index, key = name.split(".", 1)
-        gathered.setdefault(int(index), {})[key] = value.clone()  # steps write into it
+        like = parameters[int(index)] if value.dim() else value  # the count of steps has no shape
+        gathered.setdefault(int(index), {})[key] = torch.empty_like(like).copy_(value)  # steps write into it
     optimizer.load_state_dict({**optimizer.state_dict(), "state": gathered})

@@ -21,6 +21,8 @@ from fedmcc.networks.momentum import Network
 from fedmcc.views import Views
 from fedmcc.views.parameters import Parameters
 
+FUSED = ("cpu", "cuda")  # devices on which Adam takes one pass over memory
+
 
 @dataclass(frozen=True)
 class Training:
@@ -76,12 +78,18 @@ class Training:
     def build_optimizer(
         self, parameters: Iterable[nn.Parameter], pace: float = 1.0, passed: float = 0.0
     ) -> torch.optim.Optimizer:
-        """A fresh optimiser for a stage of this pace, of which this share of the rounds has passed."""
-        rate = self.learning_rate * pace
+        """A fresh optimiser for a stage of this pace, of which this share of the rounds has passed.
+
+        Adam in one pass over memory wherever torch has that; what it is given must lie as its parameter does.
+        """
+        parameters, rate = list(parameters), self.learning_rate * pace
         if self.schedule == "cosine":
             rate *= 0.5 * (1 + math.cos(math.pi * passed))
         if self.optimizer == "adam":
-            return torch.optim.Adam(parameters, rate, weight_decay=self.weight_decay, foreach=True)
+            fused = all(parameter.device.type in FUSED for parameter in parameters)
+            return torch.optim.Adam(
+                parameters, rate, weight_decay=self.weight_decay, fused=fused, foreach=not fused
+            )
         momentum, decay = self.sgd_momentum, self.weight_decay
         return torch.optim.SGD(parameters, rate, momentum=momentum, weight_decay=decay, foreach=True)
 
