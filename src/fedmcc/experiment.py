@@ -16,7 +16,6 @@ from fedmcc.assignments import assignments_csv
 from fedmcc.checkpoints import Saved, load_progress, load_shapes, save_progress, save_state
 from fedmcc.clock import AFTER, chapter, timed
 from fedmcc.config import Config, dump, name_of
-from fedmcc.construction import told_sides
 from fedmcc.errors import InputError
 from fedmcc.evaluation.options import nothing_scored
 from fedmcc.federation import Policy, Progress, Round, RoundFailedError, rounds
@@ -64,7 +63,7 @@ def run(config: Config, path: Path) -> Run:
 
 def begin(experiment: Experiment, path: Path) -> Run:
     """A new run directory for the experiment."""
-    environment = {
+    environment: dict[str, Any] = {
         "fedmcc": version("fedmcc"),
         "python": platform.python_version(),
         "torch": version("torch"),
@@ -73,6 +72,9 @@ def begin(experiment: Experiment, path: Path) -> Run:
         "cores": os.cpu_count(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+    count, _, *sides = experiment.images.images.shape
+    if count:  # those of images that others hold are not known here
+        environment["sides"] = sides
     run = create_run(path, dump(experiment.config), environment)
     _write_partition(experiment, run)
     return run
@@ -254,7 +256,7 @@ def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, A
         "fedmcc": version("fedmcc"),
         "method": name_of("method", config.method),
         "encoder": name_of("encoder", config.encoder),
-        **_shape(experiment),
+        "channels": str(experiment.images.images.shape[1]),
     }
     with timed("checkpoint"):
         save_state(run.model_file, select(progress.model, ("online",)), described)
@@ -263,18 +265,6 @@ def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, A
         run.write_json(run.scores_file.name, scores)
     run.secret_file.unlink(missing_ok=True)  # with it, noise could be subtracted again
     return scores
-
-
-def _shape(experiment: Experiment) -> dict[str, str]:
-    """How new images must be decoded: their sides where the configuration does not tell them.
-
-    The sides of images that others hold are not known here.
-    """
-    count, channels, *sides = experiment.images.images.shape
-    named = {"channels": str(channels)}
-    if not count or tuple(sides) == told_sides(experiment.config):
-        return named
-    return named | dict(zip(("height", "width"), map(str, sides), strict=True))
 
 
 def _final_scores(experiment: Experiment, run: Run) -> dict[str, Any]:

@@ -46,9 +46,9 @@ def _channels(run: Run) -> Literal[1, 3]:
 
 def _sides(run: Run, settings: config.Config) -> Sides:
     """Height and width of the images that the run saw: views then squash new ones as they did those."""
-    found = load_metadata(run.model_file)
-    if found.get("height", "").isdigit() and found.get("width", "").isdigit():
-        return int(found["height"]), int(found["width"])
+    match run.read_json("environment.json").get("sides"):
+        case [int(height), int(width)]:
+            return height, width
     told = told_sides(settings)
     if told is None:
         raise InputError("The run's configuration has no views.size: use the config.toml that the run wrote.")
