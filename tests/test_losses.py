@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedmcc.losses import cluster_balance, contrast, cosine_distance, nt_xent
+from fedmcc.losses import Quartet, cluster_balance, contrast, cosine_distance, momentum_contrast, nt_xent
 
 
 def rows(n: int, d: int, seed: int = 0) -> Tensor:
@@ -41,6 +41,21 @@ def test_contrast_is_the_printed_equation(n: int, d: int, tau: float, positive: 
     assert float(contrast(u, v, tau, positive)) == pytest.approx(
         transcribed_contrast(u, v, tau, positive), abs=1e-9
     )
+
+
+def test_contrast_of_several_pairs_is_the_mean_of_theirs() -> None:
+    u, v = rows(14, 4, 1).reshape(2, 7, 4), rows(14, 4, 2).reshape(2, 7, 4)
+    one_by_one = [transcribed_contrast(u[pair], v[pair], 0.5, False) for pair in range(2)]
+    assert float(contrast(u, v, 0.5)) == pytest.approx(sum(one_by_one) / 2, abs=1e-9)
+
+
+@pytest.mark.parametrize(("anchor", "second"), [("paper", (2, 1)), ("online", (1, 2))])
+def test_momentum_contrast_is_anchored_as_asked(anchor: str, second: tuple[int, int]) -> None:
+    a, b, a_target, b_target = four = [rows(6, 3, seed) for seed in range(4)]
+    first = transcribed_contrast(a, b_target, 0.5, False)
+    other = transcribed_contrast(four[second[0]], four[second[1]], 0.5, False)
+    loss = float(momentum_contrast(Quartet(a, b, a_target, b_target), 0.5, anchor))
+    assert loss == pytest.approx(0.5 * (first + other), abs=1e-9)
 
 
 def test_contrast_in_single_precision_is_the_printed_equation_to_1e_6() -> None:

@@ -33,6 +33,19 @@ def test_stages_follow_the_image_size(size: int, expected: list[tuple[int, int]]
     assert convolutions(convnet(size)) == expected
 
 
+def test_pooled_first_or_rectified_first_is_the_same_to_the_bit() -> None:
+    pooled, rectified = convnet(28, width=4), convnet(28, width=4)
+    for stage in list(rectified.stages)[:-1]:
+        assert isinstance(stage[2], nn.MaxPool2d)
+        stage[2], stage[3] = stage[3], stage[2]
+    images = torch.randn(16, 1, 28, 28, generator=torch.Generator().manual_seed(1))
+    for encoder in (pooled, rectified):
+        (encoder(images) * torch.linspace(-1, 1, 32)).sum().backward()
+    assert pooled(images).equal(rectified(images))
+    pairs = zip(pooled.parameters(), rectified.parameters(), strict=True)
+    assert all(one.grad.equal(other.grad) for one, other in pairs)
+
+
 @pytest.mark.parametrize("size", [8, 9, 13, 28, 32, 45, 64])
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_features_are_as_many_as_announced(size: int, norm: str) -> None:

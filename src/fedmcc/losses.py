@@ -23,29 +23,28 @@ _BLOCKS: ContextVar[Literal["closed form", "autograd"] | None] = ContextVar("blo
 
 
 def contrast(
-    u: Float[Tensor, "n d"],
-    v: Float[Tensor, "n d"],
+    u: Float[Tensor, "*pairs n d"],
+    v: Float[Tensor, "*pairs n d"],
     temperature: float,
     positive_in_denominator: bool = False,
-    further: Float[Tensor, " n"] | None = None,
+    further: Float[Tensor, "*pairs n"] | None = None,
 ) -> Scalar:
     """The contrastive loss L(u, v; tau), anchored on u: its own row of v attracts, all other rows repel.
 
     As printed, the positive pair is not in the denominator (D1). It needs at least two rows. `further` is
-    the logarithm of what else each row's denominator has.
+    the logarithm of what else each row's denominator has. Of several pairs (u, v) it is the mean.
     """
     if (gradient := _BLOCKS.get()) is not None:
         by = contrast_by_closed_form if gradient == "closed form" else contrast_by_autograd
         return by(_exact(u), _exact(v), Form(temperature, positive_in_denominator), further)
     u, v = _unit(u), _unit(v)
-    uu, uv = u @ u.T / temperature, u @ v.T / temperature  # s(u_i, u_j) / tau, s(u_i, v_j) / tau
-    positive = uv.diagonal()
-    itself = torch.eye(len(u), dtype=torch.bool, device=u.device)
-    uu = uu.masked_fill(itself, -math.inf)
-    if not positive_in_denominator:
-        uv = uv.masked_fill(itself, -math.inf)
-    repelled = [uu, uv] if further is None else [uu, uv, further[:, None]]
-    return (torch.cat(repelled, dim=1).logsumexp(dim=1) - positive).mean()
+    anchors = u / temperature
+    positive = (anchors * v).sum(dim=-1)
+    itself = torch.zeros(u.shape[-2], u.shape[-2], device=u.device).fill_diagonal_(-math.inf)
+    uu, uv = anchors @ u.mT + itself, anchors @ v.mT  # s(u_i, u_j) / tau, s(u_i, v_j) / tau
+    repelled = uv if positive_in_denominator else uv + itself
+    log_xi = torch.logaddexp(uu.logsumexp(dim=-1), repelled.logsumexp(dim=-1))
+    return ((log_xi if further is None else torch.logaddexp(log_xi, further)) - positive).mean()
 
 
 @contextmanager
@@ -65,8 +64,7 @@ def nt_xent(
     positive_in_denominator: bool = True,
 ) -> Scalar:
     """The loss as CC and SimCLR publish it: all 2n rows are anchors, the positive in, itself out (D1)."""
-    a = contrast(u, v, temperature, positive_in_denominator)
-    return 0.5 * (a + contrast(v, u, temperature, positive_in_denominator))
+    return _both((u, v), (v, u), temperature, positive_in_denominator)
 
 
 class Quartet(NamedTuple):
@@ -85,9 +83,8 @@ def momentum_contrast(
 
     As printed, the second term is anchored on the target; "online" anchors it on b (D6).
     """
-    first = contrast(u.a, u.b_target, temperature, positive_in_denominator)
     second = (u.a_target, u.b) if anchor == "paper" else (u.b, u.a_target)
-    return 0.5 * (first + contrast(*second, temperature, positive_in_denominator))
+    return _both((u.a, u.b_target), second, temperature, positive_in_denominator)
 
 
 def spectral_contrast(u: Float[Tensor, "n d"], v: Float[Tensor, "n d"], repulsion: float | Tensor) -> Scalar:
@@ -106,7 +103,8 @@ def cluster_balance(c: Float[Tensor, "n k"]) -> Scalar:
     sizes = _exact(c).abs().sum(dim=0)
     tiny = torch.finfo(sizes.dtype).tiny  # an empty cluster has a finite gradient, and so has no cluster
     shares = (sizes / sizes.sum().clamp_min(tiny)).clamp_min(tiny)
-    return -(shares * shares.log()).sum()
+    entropy: Tensor = torch.special.entr(shares).sum()
+    return entropy
 
 
 def cosine_distance(p: Float[Tensor, "n d"], z: Float[Tensor, "n d"]) -> Scalar:
@@ -114,9 +112,19 @@ def cosine_distance(p: Float[Tensor, "n d"], z: Float[Tensor, "n d"]) -> Scalar:
     return (2 - 2 * (_unit(p) * _unit(z.detach())).sum(dim=1)).mean()
 
 
-def _unit(x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+def _both(
+    first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], temperature: float, positive: bool
+) -> Scalar:
+    """½ (L(first) + L(second)), at once unless memory is short: small losses cost by the operation."""
+    if _BLOCKS.get() is not None:
+        return 0.5 * (contrast(*first, temperature, positive) + contrast(*second, temperature, positive))
+    u, v = (torch.stack(rows) for rows in zip(first, second, strict=True))
+    return contrast(u, v, temperature, positive)
+
+
+def _unit(x: Float[Tensor, "*pairs n d"]) -> Float[Tensor, "*pairs n d"]:
     """Rows scaled to length one; a zero row stays zero, and its gradient stays finite."""
-    return F.normalize(_exact(x), dim=1, eps=SMALLEST_NORM)
+    return F.normalize(_exact(x), dim=-1, eps=SMALLEST_NORM)
 
 
 def _exact(x: Tensor) -> Tensor:

@@ -112,9 +112,13 @@ class Pool(Simulation):
                     self._hand_out(orders, waiting)
                 for worker in self._speaking():
                     said = self._hear(worker, failures)
-                    answered += isinstance(said, Update)
-                    if said is not None:
+                    if isinstance(said, Step):
                         yield said
+                    elif said is not None:
+                        with timed("messages"):
+                            self._hand_out(orders, waiting)  # nobody waits while an answer is read
+                        answered += 1
+                        yield self._unpacked(said)
         finally:
             for worker in self._busy():  # nobody waits for their answers any more
                 self._dismiss(worker)
@@ -155,7 +159,7 @@ class Pool(Simulation):
         pipes = wait([worker.pipe for worker in self._busy()])
         return [worker for worker in self.workers if worker.pipe in pipes]
 
-    def _hear(self, worker: Worker, failures: Failures) -> Step | Update | None:
+    def _hear(self, worker: Worker, failures: Failures) -> Step | Answer | None:
         """What a worker has to say to the round; None for an error or its end."""
         task = worker.task
         assert task is not None
@@ -171,8 +175,11 @@ class Pool(Simulation):
         if isinstance(said, Exception):
             failures.add(task, said)
             return None
-        update, state = unpacked_answer(said)
-        self.states.propose(task.client, state)
+        return said
+
+    def _unpacked(self, answer: Answer) -> Update:
+        update, state = unpacked_answer(answer)
+        self.states.propose(update.client, state)
         return update
 
     def _staff(self, count: int) -> None:
