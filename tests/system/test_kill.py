@@ -79,7 +79,7 @@ def test_an_interrupted_run_says_how_to_resume_it(
 ) -> None:
     run = tmp_path / "interrupted run"
     process = started("run", recipe, "--out", run)
-    wait_for_rows(process, run, 2)
+    wait_for_rows(process, run, 1)
     process.send_signal(signal.SIGINT)
     err = process.communicate(timeout=60)[1]
     assert process.returncode == 130
