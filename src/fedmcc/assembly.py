@@ -15,6 +15,7 @@ from fedmcc.config import Config, load
 from fedmcc.construction import (
     build_network,
     find_device,
+    owner,
     stages,
     without_first_weights,
     workshop,
@@ -151,18 +152,13 @@ def count_classes(images: ImageSet) -> int:
 
 
 def _clients(config: Config, images: ImageSet, shards: list[Rows]) -> list[Client]:
-    """The owners of the images; a client never sees a label."""
-    general, clip = config.general, config.privacy.clip
-    only = config.federation.only
+    """The owners of the images."""
+    only, cache = config.federation.only, FeatureCache()
     if only is not None and not 0 <= only < len(shards):
         raise InputError(f"federation.only is {only}: give a client from 0 to {len(shards) - 1}.")
     if len(shards) == 1:  # as it is, perhaps mapped from disk
-        return [Client(0, images.images, config.views, config.training, general.seed, clip)]
-    cache = FeatureCache()
-    return [
-        Client(index, images.images[rows], config.views, config.training, general.seed, clip, cache)
-        for index, rows in enumerate(shards)
-    ]
+        return [owner(config, 0, images.images, cache)]
+    return [owner(config, index, images.images[rows], cache) for index, rows in enumerate(shards)]
 
 
 def check(config: Config) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from fedmcc.acceleration import compile_encoders, set_up_torch
+from fedmcc.client import Client
 from fedmcc.config import Config
-from fedmcc.data.base import ImageSet
+from fedmcc.data.base import Images, ImageSet
 from fedmcc.data.picture import Sides
 from fedmcc.data.tree import ImageFiles
 from fedmcc.errors import InputError
-from fedmcc.feature_cache import bytes_of_view
+from fedmcc.feature_cache import FeatureCache, bytes_of_view
 from fedmcc.fitting import largest_chunk
 from fedmcc.memory import memory_size
 from fedmcc.methods.base import Stage
@@ -32,6 +33,19 @@ CACHED_SHARE = 0.25  # of training.memory_limit, at most, for features that are 
 def stages(config: Config) -> tuple[Stage, ...]:
     """All stages of a run, in order."""
     return (*config.method.stages(), *config.clustering.stages())
+
+
+def owner(config: Config, index: int, images: Images, cache: FeatureCache) -> Client:
+    """A client as the configuration wants it, wherever it is; it never sees a label."""
+    return Client(
+        index,
+        images,
+        config.views,
+        config.training,
+        config.general.seed,
+        clip=config.privacy.clip,
+        cache=cache,
+    )
 
 
 def workshop(config: Config, images: ImageSet) -> tuple[Callable[[], Network], Config]:

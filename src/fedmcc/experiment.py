@@ -115,8 +115,7 @@ def plan(experiment: Experiment, run: Run) -> Plan:
     per_epoch = share * sum(map(experiment.engine.images_per_epoch, clients))
     seen = {stage.name: round(per_epoch * stage.epochs) for stage in experiment.stages}
     total = sum(seen[stage.name] * stage.rounds for stage in experiment.stages)
-    committed = run.rows()[: run.read_json("resume/progress.json").get("rows", 0)]
-    return Plan(total, sum(seen.get(row["stage"], 0) for row in committed))
+    return Plan(total, sum(seen.get(row["stage"], 0) for row in run.committed()))
 
 
 def _rounds(

@@ -11,7 +11,7 @@ import numpy as np
 from fedmcc.admission import Refused, expect
 from fedmcc.clock import timed
 from fedmcc.errors import InputError
-from fedmcc.messages import Forgot, Task, Update, pack, unpack
+from fedmcc.messages import Forgot, Task, Unsent, Update, pack, unpack
 from fedmcc.methods.base import Stage
 from fedmcc.privacy import Guard
 from fedmcc.randomness import derive
@@ -125,7 +125,8 @@ class RoundFailedError(ArithmeticError):
     """Too few updates to average."""
 
 
-Event = Step | Update | Refused | Forgot
+Answer = Update | Refused | Forgot | Unsent
+Event = Step | Answer
 
 
 @runtime_checkable
@@ -204,7 +205,8 @@ class _Server:
         events = yield from self._events(tasks)
         answers = [event for event in events if isinstance(event, Update)]
         unread = [event for event in events if isinstance(event, Refused)]
-        _count(traffic, tasks, answers)
+        unsent = {event.client for event in events if isinstance(event, Unsent)}
+        _count(traffic, [task for task in tasks if task.client not in unsent], answers)
         with timed("admission"):
             good, refused = expect(self.stage, tasks, self.policy.norm_limit).judge(answers)
         enough = len(good) >= options.minimum
@@ -228,8 +230,8 @@ class _Server:
             for client in clients
         ]
 
-    def _events(self, tasks: Sequence[Task]) -> Generator[Step, None, list[Update | Refused | Forgot]]:
-        events: list[Update | Refused | Forgot] = []
+    def _events(self, tasks: Sequence[Task]) -> Generator[Step, None, list[Answer]]:
+        events: list[Answer] = []
         for event in self.engine.run(self.stage, tasks):
             if isinstance(event, Step):
                 yield event

@@ -57,6 +57,12 @@ class Update:
         return replace(self, weights=unpack(self.weights))
 
 
+class Unsent(NamedTuple):
+    """A task that never left the server."""
+
+    client: int
+
+
 class Forgot(NamedTuple):
     """A client has lost what it remembered, and with it the round; it starts afresh with the next."""
 

@@ -112,6 +112,10 @@ class Run:
                     ) from None
         return rows
 
+    def committed(self) -> list[Row]:
+        """The metrics of rounds that count; one more may be there that a resumed run repeats."""
+        return self.rows()[: self.read_json("resume/progress.json").get("rows", 0)]
+
     def rewind(self, count: int) -> None:
         """Keep the first `count` rows: later ones belong to rounds that will be run again."""
         kept = self.rows()[:count]
@@ -144,11 +148,7 @@ class Run:
 
 def create_run(path: Path, config: str, environment: Mapping[str, Any]) -> Run:
     """Begin a run in a folder that is new or empty."""
-    if _occupied(path):
-        hint = (
-            f"`fedmcc resume {path}` goes on with it" if (path / "config.toml").exists() else "it is in use"
-        )
-        raise InputError(f"{path} is not empty: {hint}; choose another folder with --out.")
+    refuse_occupied(path)
     make_folder(path, "the run")
     run = Run(path)
     run.model_file.parent.mkdir(exist_ok=True)
@@ -156,6 +156,15 @@ def create_run(path: Path, config: str, environment: Mapping[str, Any]) -> Run:
     run.write_json("environment.json", {"format": FORMAT, **environment})
     write_atomically(run.config_file, config)  # last: from here on it is a run
     return run
+
+
+def refuse_occupied(path: Path) -> None:
+    """Say in a sentence that a run cannot begin in a folder with something in it."""
+    if _occupied(path):
+        hint = (
+            f"`fedmcc resume {path}` goes on with it" if (path / "config.toml").exists() else "it is in use"
+        )
+        raise InputError(f"{path} is not empty: {hint}; choose another folder with --out.")
 
 
 def _occupied(path: Path) -> bool:

@@ -99,10 +99,11 @@ def _no_images(config: Config, roster: Roster, channels: int) -> ImageSet:
 
 
 def _settled(config: Config, images: ImageSet, sites: int) -> Config:
-    """Complete but for device and threads, which each machine finds out for itself."""
+    """Complete but for device, threads and precision, which each machine finds out for itself."""
     sharing = replace(config.partition, clients=sites)
     resolved = resolve(replace(config, partition=sharing), images)
     set_up_torch(resolved.general.thread_count)
     general = replace(resolved.general, device=config.general.device, threads=config.general.threads)
     check(resolved)
-    return replace(resolved, general=general)
+    training = replace(resolved.training, precision=config.training.precision)
+    return replace(resolved, general=general, training=training)

@@ -14,6 +14,7 @@ from subprocess import Popen
 
 import tomli_w
 
+from fedmcc.assembly import check
 from fedmcc.config import Config, dump
 from fedmcc.deployment import flower, processes
 from fedmcc.errors import InputError
@@ -21,6 +22,7 @@ from fedmcc.partition import settled
 from fedmcc.runs import Row, Run
 
 GLANCE = 0.5  # seconds between two looks at the run directory
+UNBOUND = 30 * 86400.0  # seconds: nobody is late on this machine, only slow
 ASK = 10.0  # seconds between two questions to Flower, each of which starts a program
 
 
@@ -31,9 +33,11 @@ def simulate(config: Config, path: Path) -> Iterator[Row]:
     from fedmcc.flower_app import write_bundle
 
     config = _here(config)
+    check(config)
     clients, home = config.partition.clients, Path(tempfile.mkdtemp(prefix="fedmcc-flower-"))
     write_bundle(home / "bundle")
     told = {"recipe": dump(config), "run": str(path.resolve()), "min-sites": clients}
+    told |= {"wait": UNBOUND, "round-timeout": UNBOUND}
     (home / "run.toml").write_text(tomli_w.dumps(told))
     nodes = ("--federation-config", f"num-supernodes={clients} client-resources-num-cpus=1")
     try:
@@ -57,7 +61,7 @@ def _here(config: Config) -> Config:
 
 def _watch(run: Run, line: flower.CommandLine, number: str, words: Popen[bytes]) -> Iterator[Row]:
     """The rows as they come; Flower is asked how the run does once it says nothing more."""
-    seen, asked = len(run.rows()), 0.0
+    seen, asked = len(run.committed()), 0.0
     while True:
         over = run.finished
         rows = run.rows()

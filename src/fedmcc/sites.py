@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 from fedmcc.assembly import resolve, share_out
 from fedmcc.client import Client
 from fedmcc.config import Config, parse_text
-from fedmcc.construction import build_network, fingerprint, stages, workshop
+from fedmcc.construction import build_network, fingerprint, owner, stages, workshop
 from fedmcc.data.base import ImageSet, Source
 from fedmcc.data.folder import Folder
 from fedmcc.data.tree import ImageFiles
 from fedmcc.errors import InputError
+from fedmcc.feature_cache import FeatureCache
 from fedmcc.files import claim, make_folder
 from fedmcc.messages import Greeting, Hello, Moment, Order, Task, Update
 from fedmcc.methods.base import Stage
@@ -78,7 +79,7 @@ class Site:
         net = make()
         if fingerprint(net, config) != order.fingerprint:
             raise RefusalError("Its network differs from the server's: use the same fedmcc everywhere.")
-        client = Client(order.task.client, images.images, config.views, config.training, config.general.seed)
+        client = owner(config, order.task.client, images.images, FeatureCache())
         notes = Notes(self.folder / order.run)
         with notes.locked(until):
             return _work(client, net, _stage(config, order.task), order, notes)

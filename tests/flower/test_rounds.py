@@ -8,7 +8,8 @@ import pytest
 import torch
 from flwr.app import Error, Message
 
-from fedmcc.engines.flower.records import Packed, pack_state, unpack_state
+from fedmcc.config import parse_text
+from fedmcc.engines.flower.records import Packed, pack_state, unpack_order, unpack_reply, unpack_state
 from fedmcc.errors import InputError
 from fedmcc.federation import RoundFailedError
 
@@ -285,3 +286,45 @@ def test_a_run_begun_in_one_process_cannot_go_on_with_sites(three):
     federation.embedded()
     with pytest.raises(InputError, match="was begun without sites"):
         next(federation.serve("embedded"))
+
+
+def test_what_never_left_is_not_counted(three, tmp_path):
+    federation = three()
+    rounds = federation.serve()
+    next(rounds)
+    federation.grid.away = {10}
+    _look_again()
+    next(rounds)
+    first, second = _rows(tmp_path / "run")
+    (absent,) = second["dropped"]
+    assert str(absent) in first["bytes"]
+    assert str(absent) not in second["bytes"]
+
+
+def test_each_machine_finds_its_own_precision(three):
+    federation, orders = three(training={"batch_size": 8, "precision": "auto"}), []
+    federation.grid.spoil = lambda message, reply: orders.append(message) or reply
+    next(federation.serve())
+    (sent,) = {unpack_order(each.content).config for each in orders if each.metadata.message_type == "train"}
+    assert parse_text(sent).training.precision == "auto"
+
+
+def test_what_leaves_a_site_is_clipped(three):
+    federation, passed = three(privacy={"clip": 0.01}), []
+    federation.grid.spoil = lambda message, reply: passed.append((message, reply)) or reply
+    next(federation.serve())
+    moved = [_distance(*pair) for pair in passed if pair[0].metadata.message_type == "train"]
+    assert moved == pytest.approx([0.01] * 3, rel=1e-3)
+
+
+def _distance(message, reply):
+    """How far the weights of an answer are from those that were sent."""
+    task = unpack_order(message.content).task
+    answer = unpack_reply(reply.content, task.client)
+    weights = answer.update.weights
+    squares = [
+        (value - task.weights[name]).square().sum()
+        for name, value in weights.items()
+        if value.is_floating_point()
+    ]
+    return float(torch.stack(squares).sum().sqrt())

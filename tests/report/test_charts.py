@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedmcc.report.charts import Stage, curves, stages, traffic
+from fedmcc.report.charts import Stage, categories, curves, stages, traffic
 
 
 def row(stage: str, loss: float | None, **more: Any) -> dict[str, Any]:
@@ -58,3 +58,10 @@ def test_traffic_is_in_megabytes_and_counts_who_took_part() -> None:
     counted = {bar["name"]: bar["y"] for bar in charts["participants"]["data"]}
     assert counted == {"took part": [2, 1], "refused": [0, 1]}
     assert "participants" not in traffic(rows, federated=False)
+
+
+def test_names_that_are_cut_to_the_same_stay_apart() -> None:
+    names = [f"university-hospital-of-zurich-{side}" for side in ("north", "south")] + ["b"]
+    shown = categories(names)
+    assert len(set(shown)) == 3
+    assert shown[2] == "b"

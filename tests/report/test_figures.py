@@ -41,3 +41,10 @@ def test_without_matplotlib_a_sentence_says_how_to_get_it(
     with pytest.raises(InputError, match=r"pip install fedmcc\[figures\]"):
         write_figures(run.path, tmp_path / "figures")
     assert not (tmp_path / "figures").exists()
+
+
+def test_where_the_images_are_not_here_the_rest_is_drawn(written: Callable[..., Run], tmp_path: Path) -> None:
+    run = written()
+    config = run.config_file.read_text().replace('name = "digits"', 'name = "folder"\nroot = "/elsewhere"')
+    run.config_file.write_text(config)
+    assert write_figures(run.path, tmp_path / "figures") == ["accuracy", "loss"]

@@ -272,3 +272,21 @@ def test_a_diverging_run_is_a_sentence_and_not_the_persons_mistake(fedmcc: Comma
     result = fedmcc("run", recipe, "--out", "new", "--set", "training.learning_rate=1e30")
     assert result.exit_code == 1
     assert "lower training.learning_rate" in result.stderr
+
+
+def test_a_simulation_does_not_begin_in_the_folder_of_another_run(
+    refused: Refused, recipe: Path, run: Path
+) -> None:
+    assert "is not empty" in refused("run", recipe, "--engine", "flower-simulation", "--out", run)
+
+
+@pytest.mark.parametrize("option", ["--profile", "--tensorboard"])
+def test_options_that_a_simulation_does_not_have_are_refused(
+    refused: Refused, recipe: Path, option: str
+) -> None:
+    assert f"{option} does not work" in refused("run", recipe, "--engine", "flower-simulation", option)
+
+
+def test_a_simulation_that_cannot_work_is_refused_before_it_begins(refused: Refused, recipe: Path) -> None:
+    words = ("--set", "partition.clients=2", "--set", "federation.count=9")
+    assert "federation.count" in refused("run", recipe, "--engine", "flower-simulation", *words)

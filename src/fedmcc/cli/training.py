@@ -42,13 +42,18 @@ def run(
 
     For a folder say how many clusters there are: `fedmcc run PICTURES --set clusters=10`.
     """
+    from fedmcc.runs import next_free, refuse_occupied
+
     name = recipe.resolve().stem
     if engine == SIMULATION:
-        _simulate(load_recipe(recipe, settings), out, name)
+        _refuse_here(profile=profile, tensorboard=tensorboard)
+        path = out or next_free(Path("runs"), name)
+        refuse_occupied(path)
+        _simulate(load_recipe(recipe, settings), path, report)
         return
     loaded = load_recipe(recipe, [*(settings or []), *([f"engine.name={engine}"] if engine else [])])
     if profile:
-        _profile(loaded, out, name)
+        _profile(loaded, out, name, Wishes(False, tensorboard))  # of the run: no report
     else:
         _begin(loaded, out, name, Wishes(report, tensorboard))
 
@@ -67,7 +72,8 @@ def resume(run: RunFolder, report: Report = True, tensorboard: TensorBoard = Fal
         screen.say(f"{run} is complete: nothing to resume.")
         screen.show_scores(opened.read_json("scores.json"), method_name(loaded))
     elif opened.simulated:
-        _simulate(loaded, run, run.name)
+        _refuse_here(tensorboard=tensorboard)
+        _simulate(loaded, run, report)
     else:
         _train(assembly.prepare(loaded), opened, Wishes(report, tensorboard))
 
@@ -112,24 +118,36 @@ def _begin(loaded: "Config", out: Path | None, name: str, wishes: Wishes) -> "Ru
     return run
 
 
-def _profile(loaded: "Config", out: Path | None, name: str) -> None:
+def _profile(loaded: "Config", out: Path | None, name: str, wishes: Wishes) -> None:
     from fedmcc import profiles, screen
 
-    with profiles.profiling(loaded) as clock:  # of the run: no report
-        begun = _begin(loaded, out, name, Wishes(report=False))
+    with profiles.profiling(loaded) as clock:
+        begun = _begin(loaded, out, name, wishes)
         profiles.write_profile(begun, clock)
     screen.say(f"Where time went: {begun.path / 'profile.md'}.")
 
 
-def _simulate(loaded: "Config", out: Path | None, name: str) -> None:
+def _refuse_here(**wanted: bool) -> None:
+    """Say which options do nothing on Flower's simulation, where other processes do the work."""
+    from fedmcc.errors import InputError
+
+    for option in (name for name, chosen in wanted.items() if chosen):
+        raise InputError(
+            f"--{option} does not work on Flower's simulation: leave it out, or use another engine."
+        )
+
+
+def _simulate(loaded: "Config", path: Path, report: bool) -> None:
     from fedmcc import meters, runs, screen, simulation
 
-    path = out or runs.next_free(Path("runs"), name)
     screen.say(f"{method_name(loaded)} on Flower's simulation, in {path}")
     for row in simulation.simulate(loaded, path):
         screen.say(f"{row['stage']} {row['round']}  {meters.facts(row)}")
-    screen.show_scores(runs.open_run(path).read_json("scores.json"), method_name(loaded))
+    run = runs.open_run(path)
+    screen.show_scores(run.read_json("scores.json"), method_name(loaded))
     screen.say(f"The run is in {path}.")
+    if report:
+        _report(None, run)
 
 
 def _check(wishes: Wishes) -> None:
@@ -150,7 +168,7 @@ def _train(prepared: "Experiment", run: "Run", wishes: Wishes) -> None:
     screen.say(f"{method}: {len(prepared.images):,} images, {clusters} clusters, in {run.path}")
     plan, events = experiment.plan(prepared, run), experiment.steps(prepared, run)
     if wishes.tensorboard:
-        events = recorded(events, run.path / "tensorboard", len(run.rows()))
+        events = recorded(events, run.path / "tensorboard", len(run.committed()))
     try:
         scores = meters.watch(events, plan)
     except KeyboardInterrupt:
@@ -163,7 +181,7 @@ def _train(prepared: "Experiment", run: "Run", wishes: Wishes) -> None:
         screen.say(f"Look at it with: fedmcc report {quote(str(run.path))}")
 
 
-def _report(prepared: "Experiment", run: "Run") -> None:
+def _report(prepared: "Experiment | None", run: "Run") -> None:
     """The report of what has just been trained; if it fails, the run is no worse for it."""
     from fedmcc import screen
     from fedmcc.report.writing import write_report

@@ -151,6 +151,14 @@ def bars(name: str, heights: Sequence[float | int], colour: str) -> Chart:
     }
 
 
+def categories(names: Sequence[str]) -> list[str]:
+    """Names along an axis, where equal ones would fall together: cut ones are then told apart by number."""
+    short = [plain(name) for name in names]
+    return [
+        f"{name} ({number})" if short.count(name) > 1 else name for number, name in enumerate(short, start=1)
+    ]
+
+
 def plain(text: str) -> str:
     """Names that people chose, not to be read as markup; long ones cut."""
     return escape(text if len(text) <= 24 else text[:23] + "…")

@@ -44,8 +44,14 @@ def write_figures(path: Path, folder: Path) -> list[str]:
         "loss": ("wide", _loss(facts)),
         "holdings": ("wide", _holdings(facts)),
     }
-    drawings |= {name: ("square", draw) for name, draw in _maps(facts).items()}
+    absent = None
+    try:
+        drawings |= {name: ("square", draw) for name, draw in _maps(facts).items()}
+    except InputError as error:  # the images are not here: the rest needs none
+        absent = error
     made = {name: (shape, draw) for name, (shape, draw) in drawings.items() if draw is not None}
+    if absent and not made:
+        raise absent
     for name, (shape, draw) in made.items():
         for kind in KINDS:
             write_output(folder / f"{name}.{kind}", _rendered(draw, shape, kind))

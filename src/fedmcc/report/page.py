@@ -14,6 +14,7 @@ from fedmcc.report.clusters import describe
 from fedmcc.report.gallery import Card
 from fedmcc.report.reading import Assigned, Facts, measured
 from fedmcc.report.tiles import tiles
+from fedmcc.runs import Row
 
 MOST_REFUSALS = 200  # lines of the table
 MOST_CLIENTS = 200
@@ -117,17 +118,19 @@ def _refusals(facts: Facts) -> list[Context]:
     found = []
     for row in facts.rows:
         where = f"{row['stage']} {row['round']}"
-        for refused in row.get("refused", ()):
-            client, reason = refused.get("client"), refused.get("reason", "")
-            found.append(
-                {"where": where, "client": names.get(client, client), "what": "refused", "reason": reason}
-            )
-        for client in row.get("dropped", ()):
-            reason = "It was asked and did not answer."
-            found.append(
-                {"where": where, "client": names.get(client, client), "what": "dropped", "reason": reason}
-            )
+        told = [("refused", entry.get("client"), entry.get("reason", "")) for entry in row.get("refused", ())]
+        told += [("dropped", client, _why_dropped(row, client)) for client in row.get("dropped", ())]
+        found += [
+            {"where": where, "client": names.get(client, client), "what": what, "reason": reason}
+            for what, client, reason in told
+        ]
     return found[-MOST_REFUSALS:]
+
+
+def _why_dropped(row: Row, client: int) -> str:
+    """As the engine says, which only knows it of sites elsewhere."""
+    reason = str(row.get("reasons", {}).get(str(client), "it was asked and did not answer."))
+    return reason[:1].upper() + reason[1:]
 
 
 def _people(facts: Facts) -> list[Context]:
@@ -160,5 +163,8 @@ def _names(facts: Facts) -> dict[int, str]:
     """The clients' names by their numbers."""
     if facts.shares is not None:
         return dict(enumerate(facts.shares.clients))
-    seen = sorted({client for row in facts.rows for client in row.get("participants", ())})
-    return {client: str(client) for client in seen}
+    sites = {int(client): name for row in facts.rows for client, name in row.get("sites", {}).items()}
+    seen = {
+        client for row in facts.rows for key in ("participants", "dropped") for client in row.get(key, ())
+    }
+    return {client: sites.get(client, str(client)) for client in sorted(seen | sites.keys())}

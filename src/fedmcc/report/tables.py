@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int64
 
-from fedmcc.report.charts import Chart, plain
+from fedmcc.report.charts import Chart, categories, plain
 from fedmcc.report.clusters import Cluster, confusion
 from fedmcc.report.reading import Assigned, Shares
 
@@ -65,7 +65,7 @@ def holdings(shares: Shares) -> Chart | None:
 def _plain_holdings(clients: Sequence[str], counts: Sequence[int]) -> Chart:
     bar = {
         "type": "bar",
-        "x": [plain(name) for name in clients],
+        "x": categories(clients),
         "y": list(counts),
         "marker": {"color": "var(--line-1)"},
         "hovertemplate": "%{x}: %{y:,} images<extra></extra>",
@@ -85,8 +85,8 @@ def _heat(
     cells: Chart = {
         "type": "heatmap",
         "z": [[round(float(value), 4) for value in row] for row in share],
-        "x": [plain(name) for name in across[1]],
-        "y": [plain(name) for name in down[1]],
+        "x": categories(across[1]),
+        "y": categories(down[1]),
         "customdata": counts.tolist(),
         "text": [[str(value) if value else "" for value in row] for row in counts.tolist()],
         "hovertemplate": f"{down[0]} %{{y}}, {across[0]} %{{x}}: %{{customdata:,}} images<extra></extra>",

@@ -14,7 +14,7 @@ from fedmcc.engines.base import Crew
 from fedmcc.engines.flower.records import Failed, Made, Replied, UnreadableError, pack_order, unpack_reply
 from fedmcc.engines.flower.roster import POLL, Roster, pulled
 from fedmcc.federation import Event
-from fedmcc.messages import Forgot, Moment, Order, Task, Update
+from fedmcc.messages import Forgot, Moment, Order, Task, Unsent, Update
 from fedmcc.methods.base import Stage
 
 log = logging.getLogger(__name__)
@@ -73,6 +73,8 @@ class Sites(Crew):
         self._await(tasks)
         self._watch.sending()
         waiting = self._send(tasks)
+        sent = {task.client for task in waiting.values()}
+        yield from (Unsent(task.client) for task in tasks if task.client not in sent)
         until = time.monotonic() + self.roster.terms.timeout
         try:
             while waiting and time.monotonic() < until:
