@@ -14,6 +14,7 @@ from fedmcc.reproduction import curves, estimate, figures, planes
 from fedmcc.reproduction.jobs import run_cells
 from fedmcc.reproduction.plan import Cell, Request, cells, settle
 from fedmcc.reproduction.results import Entry, collect
+from fedmcc.reproduction.session import reproduce
 from fedmcc.reproduction.tables import load_table
 from fedmcc.reproduction.work import Ended
 from fedmcc.reproduction.writing import write_table
@@ -32,6 +33,7 @@ def ask(tmp_path: Path) -> Ask:
 def finish(cell: Cell, **scores: float) -> None:
     """What a finished run leaves, of all that only what tables read."""
     cell.path.mkdir(parents=True)
+    cell.run.config_file.touch()
     cell.run.write_json("scores.json", {"scores": {"head": scores, "features": scores}})
 
 
@@ -80,6 +82,52 @@ def test_a_folder_of_another_table_scale_or_setting_is_refused(ask: Ask) -> None
     for other in (ask("local-epochs"), replace(ask(), scale="small"), ask("momentum", 1, "data.limit=99")):
         with pytest.raises(InputError, match="choose another folder with --out"):
             settle(other, cells(other))
+
+
+def test_a_folder_with_other_things_is_left_alone(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    with pytest.raises(InputError, match=r"has no plan\.json: choose another folder"):
+        settle(ask(), cells(ask()))
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_seeds_are_not_a_setting(ask: Ask) -> None:
+    with pytest.raises(InputError, match="--seeds"):
+        ask("momentum", 1, "seed=5")
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "no scores": lambda path: (path / "scores.json").write_text("{}"),
+    "half a file": lambda path: (path / "scores.json").write_text('{"scores": {'),
+    "of a later version": lambda path: (path / "environment.json").write_text('{"format": 99}'),
+    "no configuration": lambda path: (path / "config.toml").unlink(),
+    "another evaluation": lambda path: (path / "evaluation.json").write_text('{"clustering": {"acc": 1}}'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_cell_costs_that_cell_alone(ask: Ask, damage: Callable[[Path], object]) -> None:
+    request = ask()
+    good, bad = planned = cells(request)
+    settle(request, planned)
+    for cell in planned:
+        finish(cell, nmi=0.5, acc=0.25, ari=0.1)
+    damage(bad.path)
+    *words, outcome = reproduce(request, planned)
+    assert [word.news.reason for word in words if isinstance(word.news, Ended)] == [bad.fault]
+    assert outcome.failures == {bad.name: bad.fault}
+    assert f"{bad.path} is no cell of this fedmcc, or damaged: delete it" in bad.fault
+    assert (request.out / "table.md").read_text().count("25.0") == 1
+    assert good.done
+
+
+def test_rows_and_columns_say_which_data_set_a_scale_uses_instead(tmp_path: Path) -> None:
+    for name in ("accuracy-per-round", "update-both", "tsne"):
+        (tmp_path / name).mkdir()
+        request = Request(load_table(name), "smoke", tmp_path / name)
+        planned = cells(request)
+        write_table(request, planned, collect(request.table, planned, {}))
+        assert ", on digits" in (tmp_path / name / "table.md").read_text()
 
 
 def test_cells_that_fail_say_why_and_the_others_go_on(ask: Ask, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from fedmcc.config import Config, name_of
 from fedmcc.construction import stages
 from fedmcc.reproduction.plan import Cell, Request
-from fedmcc.reproduction.tables import Toml, shared
+from fedmcc.reproduction.tables import Column, Row, Toml, shared
 
 PROTOCOLS = {
     "clustering": "clusters of the head, or of k-means on features or pixels where a row says so",
@@ -26,6 +26,22 @@ def facts(request: Request, cells: Sequence[Cell]) -> list[str]:
     command = f"fedmcc reproduce {table.key} --scale {request.scale} --seeds {request.seeds}"
     changed = "".join(f" --set {text}" for text in request.settings if not text.startswith("data.root="))
     return [*said, f"{seeds.capitalize()}, fedmcc {version('fedmcc')}: `{command}{changed}`."]
+
+
+def heading(column: Column, cells: Sequence[Cell]) -> str:
+    """The column's name, and the data set where the scale runs on another."""
+    return _named(column, [cell for cell in cells if cell.column == column.key])
+
+
+def row_name(row: Row, cells: Sequence[Cell]) -> str:
+    """The same of a row."""
+    return _named(row, [cell for cell in cells if cell.row == row.key])
+
+
+def _named(line: Column | Row, cells: Sequence[Cell]) -> str:
+    used = list(dict.fromkeys(name_of("data", cell.config.data) for cell in cells))
+    meant = line.values.get("data")
+    return line.name if meant is None or used in ([], [meant]) else f"{line.name}, on {', '.join(used)}"
 
 
 def setting(config: Config) -> str:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from fedmcc.reproduction.captions import heading
 from fedmcc.reproduction.plan import Cell
 from fedmcc.reproduction.tables import Table
 
@@ -29,7 +30,7 @@ def rows(table: Table, cells: Sequence[Cell]) -> list[Point]:
         for number, row in enumerate(cell.run.rows(), 1):
             for key, name in table.rows[cell.row].curves.items():
                 if key in row:
-                    column = table.columns[cell.column].name
+                    column = heading(table.columns[cell.column], cells)
                     points.append(Point(column, name, cell.seed, row["stage"], number, row[key]))
     return points
 

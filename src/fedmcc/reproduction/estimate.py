@@ -99,8 +99,8 @@ def show(request: Request, planned: Sequence[Cell]) -> None:
     done = sum(cell.done for cell in planned)
     out.print(f"{len(planned)} cells in {request.out}, {done} of them done.", highlight=False)
     out.print(
-        f"Training them all: {hours[0]:,.2f} hours of a GPU at an assumed {GPU / 1e12:.0f} TFLOP/s, "
-        f"or {hours[1]:,.1f} hours of a core at {CORE / 1e9:.0f} GFLOP/s. "
+        f"Training them all: {_hours(hours[0])} hours of a GPU at an assumed {GPU / 1e12:.0f} TFLOP/s, "
+        f"or {_hours(hours[1])} hours of a core at {CORE / 1e9:.0f} GFLOP/s. "
         "Operations are counted in one step; making views and scoring come on top.",
         highlight=False,
     )
@@ -110,7 +110,7 @@ def _texts(cost: Cost | None) -> tuple[str, ...]:
     if cost is None:
         return ("not known", *("" for _ in range(5)))
     counts = (_short(cost.images), _short(cost.seen), _short(cost.parameters), f"{cost.operations:.1e}")
-    return (*counts, f"{cost.gpu_hours:,.2f}", f"{cost.core_hours:,.2f}")
+    return (*counts, _hours(cost.gpu_hours), _hours(cost.core_hours))
 
 
 def _short(number: int) -> str:
@@ -133,3 +133,8 @@ def _complete(config: Config, classes: int) -> Config:
     """What a network can be built of."""
     general = replace(config.general, clusters=config.general.clusters or classes)
     return without_first_weights(replace(config, general=general))
+
+
+def _hours(hours: float) -> str:
+    """Whole tenths, or two digits of what is less than an hour."""
+    return f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"

@@ -10,7 +10,7 @@ from fedmcc.errors import InputError
 from fedmcc.files import make_folder, write_atomically
 from fedmcc.reproduction.scales import cell_config, columns_at
 from fedmcc.reproduction.tables import Column, Row, Table
-from fedmcc.runs import Run
+from fedmcc.runs import Run, open_run, refuse_occupied
 
 PLAN = "plan.json"
 PLANE = "tsne.csv"  # in a cell's folder
@@ -31,6 +31,8 @@ class Request:
         for name in ("seeds", "jobs"):
             if getattr(self, name) < 1:
                 raise InputError(f"--{name} is {getattr(self, name)}: give 1 or more.")
+        if any(text.partition("=")[0].strip() == "seed" for text in self.settings):
+            raise InputError("A table runs the seeds from 0: say how many with --seeds, and leave seed out.")
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,28 @@ class Cell:
     @property
     def done(self) -> bool:
         """Whether there is nothing left to do."""
-        return self.run.finished and self.measured
+        return self.run.finished and not self.fault and self.measured
+
+    @property
+    def fault(self) -> str:
+        """Why its folder can be neither read nor gone on with, or nothing."""
+        try:
+            if self.run.config_file.exists():
+                open_run(self.path)
+            elif self.path.exists():
+                refuse_occupied(self.path)
+            sound = self._has_scores() and self._has_measures()
+        except InputError:
+            sound = False
+        return "" if sound else f"{self.path} is no cell of this fedmcc, or damaged: delete it and try again."
+
+    def _has_scores(self) -> bool:
+        return not self.run.finished or isinstance(self.run.read_json("scores.json").get("scores"), dict)
+
+    def _has_measures(self) -> bool:
+        measured = self.run.read_json(protocols.FILE).get(self.protocol, {})
+        values = list(measured.values()) if isinstance(measured, dict) else [measured]
+        return all(isinstance(value, dict) and isinstance(value.get("mean"), int | float) for value in values)
 
 
 def cells(request: Request) -> list[Cell]:
@@ -90,14 +113,14 @@ def places_at(table: Table, scale: str) -> list[tuple[Row, Column]]:
 
 def settle(request: Request, planned: Sequence[Cell]) -> None:
     """Write down what the folder is for, or refuse one that is for something else."""
-    make_folder(request.out / "cells", "the cells of the table")
     path = request.out / PLAN
+    if not path.exists() and request.out.is_dir() and any(request.out.iterdir()):
+        raise InputError(f"{request.out} is not empty and has no {PLAN}: choose another folder with --out.")
+    make_folder(request.out / "cells", "the cells of the table")
     recipes = {f"{cell.row}-{cell.column}": _recipe(cell.config) for cell in planned}
     wanted = {"table": request.table.key, "scale": request.scale, "recipes": recipes}
     if path.exists():
         _refuse_another(path, wanted)
-    elif any((request.out / "cells").iterdir()):
-        raise InputError(f"{request.out} holds cells but no {PLAN}: choose another folder with --out.")
     write_atomically(path, json.dumps(wanted, indent=2) + "\n")
 
 

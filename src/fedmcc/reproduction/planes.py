@@ -12,6 +12,7 @@ from fedmcc.checkpoints import load_network, load_state, save_state
 from fedmcc.config import Config, load
 from fedmcc.construction import stages
 from fedmcc.files import write_atomically
+from fedmcc.reproduction.captions import heading
 from fedmcc.reproduction.plan import PLANE, Cell
 from fedmcc.reproduction.tables import Table
 from fedmcc.states import select
@@ -80,7 +81,8 @@ def rows(table: Table, cells: Sequence[Cell]) -> list[Point]:
     """The points of all finished cells."""
     points = []
     for cell in (cell for cell in cells if cell.done):
-        name = f"{table.rows[cell.row].name}, {table.columns[cell.column].name}, seed {cell.seed}"
+        column = heading(table.columns[cell.column], cells)
+        name = f"{table.rows[cell.row].name}, {column}, seed {cell.seed}"
         with (cell.path / PLANE).open() as file:
             points += [
                 Point(name, line["when"], line["class"], float(line["x"]), float(line["y"]))

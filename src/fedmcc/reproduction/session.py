@@ -22,9 +22,12 @@ def reproduce(request: Request, planned: list[Cell]) -> Iterator[Word | Outcome]
     """Do what is left of a table; yields what happens, and at last what failed."""
     settle(request, planned)
     with claimed(request.out / PLAN):
-        failures: dict[str, str] = {}
+        failures = {cell.name: fault for cell in planned if (fault := cell.fault)}
         _write(request, planned, failures)
-        for word in run_cells([cell for cell in planned if not cell.done], request.jobs):
+        for cell in (cell for cell in planned if cell.name in failures):
+            yield from (Word(cell, None), Word(cell, Ended(failures[cell.name])))
+        left = [cell for cell in planned if not cell.done and cell.name not in failures]
+        for word in run_cells(left, request.jobs):
             if isinstance(word.news, Ended):
                 if word.news.reason:
                     failures[word.cell.name] = word.news.reason
@@ -47,5 +50,5 @@ def _write(request: Request, planned: list[Cell], failures: dict[str, str]) -> N
     if request.table.kind != "table":
         from fedmcc.reproduction.figures import draw
 
-        figure = draw(request, planned)
+        figure = draw(request, [cell for cell in planned if not cell.fault])
     write_table(request, planned, results, figure)

@@ -7,9 +7,8 @@ from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
 
-from fedmcc.config import name_of
 from fedmcc.files import write_atomically
-from fedmcc.reproduction.captions import facts
+from fedmcc.reproduction.captions import facts, heading, row_name
 from fedmcc.reproduction.plan import Cell, Request
 from fedmcc.reproduction.results import Results
 from fedmcc.reproduction.tables import Column
@@ -48,7 +47,7 @@ def write_table(request: Request, cells: Sequence[Cell], results: Results, figur
     run = {cell.column for cell in cells}
     shown = [column for column in table.columns.values() if column.key in run]
     others = [column for column in table.columns.values() if column.key not in run]
-    grids = [_grid(results, shown, [heading(column, cells) for column in shown])]
+    grids = [_grid(results, shown, cells)]
     if others:
         grids.append(_quoted(results, others))
     page = Page(
@@ -89,18 +88,13 @@ def html(page: Page) -> str:
     return environment.from_string(template).render(page=page)
 
 
-def heading(column: Column, cells: Sequence[Cell]) -> str:
-    """The column's name, and the data set where the scale runs on another."""
-    used = next(name_of("data", cell.config.data) for cell in cells if cell.column == column.key)
-    meant = column.values.get("data", used)
-    return column.name if used == meant else f"{column.name}, on {used}"
-
-
-def _grid(results: Results, columns: Sequence[Column], headings: Sequence[str]) -> Grid:
+def _grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell]) -> Grid:
     table, lines = results.table, []
+    headings = [heading(column, cells) for column in columns]
     for row in table.rows.values():
         entries = [results.entries[row.key, column.key] for column in columns]
-        lines.append((row.name, row.ours, [entry.text(score) for entry in entries for score in table.scores]))
+        texts = [entry.text(score) for entry in entries for score in table.scores]
+        lines.append((row_name(row, cells), row.ours, texts))
     return Grid("", headings, list(table.scores.values()), lines)
 
 
