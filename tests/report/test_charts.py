@@ -2,7 +2,11 @@
 
 from typing import Any
 
-from fedmcc.report.charts import Stage, categories, curves, stages, traffic
+import numpy as np
+
+from fedmcc.report.charts import Stage, curves, named_axis, stages, traffic
+from fedmcc.report.reading import Shares
+from fedmcc.report.tables import holdings
 
 
 def row(stage: str, loss: float | None, **more: Any) -> dict[str, Any]:
@@ -60,8 +64,25 @@ def test_traffic_is_in_megabytes_and_counts_who_took_part() -> None:
     assert "participants" not in traffic(rows, federated=False)
 
 
-def test_names_that_are_cut_to_the_same_stay_apart() -> None:
-    names = [f"university-hospital-of-zurich-{side}" for side in ("north", "south")] + ["b"]
-    shown = categories(names)
-    assert len(set(shown)) == 3
-    assert shown[2] == "b"
+def test_names_that_are_cut_keep_the_ends_that_tell_them_apart() -> None:
+    names = [f"university-hospital-of-zurich-{side}" for side in ("north", "<south>")] + ["b"]
+    axis = named_axis(names)
+    assert axis["tickvals"] == [0, 1, 2]
+    assert axis["ticktext"] == ["university-…zurich-north", "university-…rich-&lt;south&gt;", "b"]
+
+
+def test_an_axis_of_many_names_shows_some_of_them_in_their_places() -> None:
+    axis = named_axis([f"{number}" for number in range(100)])
+    assert axis["tickvals"][:2] == [0, 4]
+    assert axis["ticktext"] == [f"{place}" for place in axis["tickvals"]]
+
+
+def test_a_cell_of_a_table_tells_its_names_in_full() -> None:
+    names = tuple(f"pneumonia with a very long finding {number}" for number in "12")
+    held = np.array([[3, 0], [1, 2]])
+    made = holdings(Shares(("<a>", "7"), (np.arange(3), np.arange(3, 6)), names, held))
+    assert made is not None
+    (cells,) = made["data"]
+    assert cells["customdata"][0] == [["&lt;a&gt;", names[0], 3], ["&lt;a&gt;", names[1], 0]]
+    assert cells["customdata"][1][1] == ["client 7", names[1], 2]
+    assert (cells["x"], cells["y"]) == ([0, 1], [0, 1])

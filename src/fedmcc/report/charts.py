@@ -15,6 +15,7 @@ LABELLED = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "kmeans_acc": "k-means ACC
 LABEL_FREE = {"confidence": "confidence", "balance": "balance", "silhouette": "silhouette"}
 FEATURES = {"alignment": "alignment", "uniformity": "uniformity"}
 MEGABYTE = 1e6
+MOST_TICKS = 30  # that are told apart on an axis 400 pixels long
 
 
 class Stage(NamedTuple):
@@ -151,14 +152,25 @@ def bars(name: str, heights: Sequence[float | int], colour: str) -> Chart:
     }
 
 
-def categories(names: Sequence[str]) -> list[str]:
-    """Names along an axis, where equal ones would fall together: cut ones are then told apart by number."""
-    short = [plain(name) for name in names]
-    return [
-        f"{name} ({number})" if short.count(name) > 1 else name for number, name in enumerate(short, start=1)
-    ]
+def named_axis(names: Sequence[str]) -> Chart:
+    """An axis with a place for each name, so that cut ones do not fall together; of many some are shown."""
+    every = -(-len(names) // MOST_TICKS)
+    shown = range(0, len(names), every or 1)
+    return {
+        "type": "linear",
+        "tickvals": list(shown),
+        "ticktext": [plain(names[place]) for place in shown],
+        "zeroline": False,
+    }
 
 
 def plain(text: str) -> str:
     """Names that people chose, not to be read as markup; long ones cut."""
-    return escape(text if len(text) <= 24 else text[:23] + "…")
+    return escape(shortened(text))
+
+
+def shortened(text: str, longest: int = 24) -> str:
+    """Cut in the middle: names that begin alike mostly differ at their end."""
+    if len(text) <= longest:
+        return text
+    return f"{text[: (longest - 1) // 2]}…{text[-(longest // 2) :]}"

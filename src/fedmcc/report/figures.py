@@ -10,7 +10,7 @@ from jaxtyping import Float32, Int64
 
 from fedmcc.errors import InputError
 from fedmcc.files import write_output
-from fedmcc.report.charts import LABELLED, stages
+from fedmcc.report.charts import LABELLED, shortened, stages
 from fedmcc.report.clusters import class_colours, describe
 from fedmcc.report.colours import FIRST, NOTHING
 from fedmcc.report.reading import Assigned, Facts, read
@@ -150,7 +150,7 @@ def _maps(facts: Facts) -> dict[str, Draw]:
 
 
 def _named(assigned: Assigned) -> list[str]:
-    return [name[:24] for name in assigned.classes]
+    return [shortened(name) for name in assigned.classes]
 
 
 def _scatter(
