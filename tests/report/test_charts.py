@@ -41,6 +41,26 @@ def test_a_stage_begins_at_a_mark() -> None:
     assert [note["text"] for note in layout["annotations"]] == ["one", "two", "three"]
 
 
+def test_stages_are_named_only_where_their_names_do_not_touch() -> None:
+    names = ("representation", "separation", "whitening", "centroids", "merging")
+    rows = [row(name, 1.0) for name in names for _ in range(9 if name == "separation" else 1)]
+    for made in (curves(rows)["loss"], traffic(rows, federated=False)["bytes"]):
+        notes = made["layout"]["annotations"]
+        assert [(note["text"], note["hovertext"]) for note in notes][:2] == [
+            ("…", "representation"),
+            ("separation", "separation"),
+        ]
+        assert [note["text"] for note in notes[2:]] == ["…"] * 3
+    many = curves([row(names[number % 5], 1.0) for number in range(100)])["loss"]["layout"]
+    assert many["annotations"] == []
+
+
+def test_stages_of_one_round_have_a_chart_of_their_losses() -> None:
+    lines = curves([row("one", 3.0), row("two", 2.0)])["loss"]["data"]
+    assert [(line["x"], line["mode"]) for line in lines] == [([1], "lines+markers"), ([2], "lines+markers")]
+    assert curves([row("one", 1.0, acc=0.5, nmi=0.5)]) == {}
+
+
 def test_what_was_never_scored_has_no_chart() -> None:
     assert set(curves(ROWS)) == {"loss", "scores"}
     assert set(curves(ROWS[:2])) == {"loss"}
