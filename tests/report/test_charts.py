@@ -98,11 +98,12 @@ def test_an_axis_of_many_names_shows_some_of_them_in_their_places() -> None:
 
 
 def test_a_cell_of_a_table_tells_its_names_in_full() -> None:
-    names = tuple(f"pneumonia with a very long finding {number}" for number in "12")
-    held = np.array([[3, 0], [1, 2]])
+    names = tuple(f"pneumonia with a very long finding {number}" for number in "123")
+    held = np.array([[3, 0, 0], [1, 2, 0]])
     made = holdings(Shares(("<a>", "7"), (np.arange(3), np.arange(3, 6)), names, held))
     assert made is not None
     (cells,) = made["data"]
-    assert cells["customdata"][0] == [["&lt;a&gt;", names[0], 3], ["&lt;a&gt;", names[1], 0]]
+    assert cells["customdata"][0][:2] == [["&lt;a&gt;", names[0], 3], ["&lt;a&gt;", names[1], 0]]
     assert cells["customdata"][1][1] == ["client 7", names[1], 2]
-    assert (cells["x"], cells["y"]) == ([0, 1], [0, 1])
+    assert (cells["x"], cells["y"]) == ([0, 1, 2], [0, 1])
+    assert made["layout"]["xaxis"]["tickangle"] == -90  # side by side they would be too wide

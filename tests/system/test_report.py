@@ -274,6 +274,15 @@ def test_images_with_other_labels_are_not_taken_for_those_of_the_run(fedmcc: Com
     assert "data:image/webp" not in page
 
 
+def test_of_a_run_whose_images_are_with_its_sites_no_image_is_shown(fedmcc: Command, run: Path) -> None:
+    (run / "sites.json").write_text(json.dumps({"id": "a", "sites": ["north", "south"], "channels": 1}))
+    shutil.rmtree(run / "cache", ignore_errors=True)
+    assert fedmcc("report", run).exit_code == 0
+    page = (run / "report.html").read_text()
+    assert "The images of the run are with its sites, where they stay." in page
+    assert "data:image/webp" not in page
+
+
 def test_an_unfinished_run_is_shown_as_far_as_it_is(
     opened: Opened, fedmcc: Command, unfinished: Path
 ) -> None:

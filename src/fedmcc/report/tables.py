@@ -6,7 +6,7 @@ from html import escape
 import numpy as np
 from jaxtyping import Float, Int64
 
-from fedmcc.report.charts import Chart, named_axis
+from fedmcc.report.charts import LETTER, WIDE, Chart, named_axis
 from fedmcc.report.clusters import Cluster, confusion
 from fedmcc.report.reading import Assigned, Shares
 
@@ -83,8 +83,24 @@ def _heat(
     across: tuple[str, list[str]],
 ) -> Chart:
     """A table of numbers on coloured ground, small where it is large."""
-    rows, columns = ([escape(name) for name in names] for _, names in (down, across))
-    hover = f"{down[0]} %{{customdata[0]}}, {across[0]} %{{customdata[1]}}: %{{customdata[2]:,}} images"
+    hover = f"{down[0]} %{{customdata[0]}}<br>{across[0]} %{{customdata[1]}}<br>%{{customdata[2]:,}} images"
+    cells = _cells(counts, share, down[1], across[1])
+    cells |= {"hovertemplate": f"{hover.strip()}<extra></extra>"}
+    left, top = (named_axis(names) | {"title": {"text": title}} for title, names in (down, across))
+    upright = _upright(top["ticktext"])
+    layout = {
+        "margin": {"l": 44, "r": 12, "t": 52, "b": 10},
+        "xaxis": top | {"side": "top", "showgrid": False} | ({"tickangle": -90} if upright else {}),
+        "yaxis": left | {"autorange": "reversed", "showgrid": False},
+    }
+    return {"data": [cells], "layout": layout, "height": min(TALLEST, 70 + 36 * len(counts)) + upright}
+
+
+def _cells(
+    counts: Counts, share: Float[np.ndarray, "rows columns"], down: Sequence[str], across: Sequence[str]
+) -> Chart:
+    """Each with its names in full, for the hover, and with its number where there is room."""
+    rows, columns = ([escape(name) for name in names] for names in (down, across))
     cells: Chart = {
         "type": "heatmap",
         "z": [[round(float(value), 4) for value in row] for row in share],
@@ -94,17 +110,16 @@ def _heat(
             [[row, *cell] for cell in zip(columns, own, strict=True)]
             for row, own in zip(rows, counts.tolist(), strict=True)
         ],
-        "hovertemplate": f"{hover.strip()}<extra></extra>",
         "colorscale": HEAT,
         **{"zmin": 0, "zmax": 1, "showscale": False},
     }
     if max(counts.shape) <= NUMBERED:
         numbers = [[str(value) if value else "" for value in row] for row in counts.tolist()]
         cells |= {"text": numbers, "texttemplate": "%{text}", "xgap": 2, "ygap": 2}
-    bare = {"showgrid": False}
-    layout = {
-        "margin": {"l": 44, "r": 12, "t": 52, "b": 10},
-        "xaxis": {"title": {"text": across[0]}, "side": "top", **named_axis(across[1]), **bare},
-        "yaxis": {"title": {"text": down[0]}, "autorange": "reversed", **named_axis(down[1]), **bare},
-    }
-    return {"data": [cells], "layout": layout, "height": min(TALLEST, 70 + 36 * len(counts))}
+    return cells
+
+
+def _upright(names: Sequence[str]) -> int:
+    """The height in pixels of names that would leave the chart aslant, and so are upright; else 0."""
+    longest = max(map(len, names), default=0)
+    return LETTER * longest if longest > 3 and LETTER * longest * len(names) > WIDE else 0
