@@ -156,10 +156,12 @@ def _holdings(facts: Facts) -> Draw | None:
 
 def _name_ticks(axis: "Axis", names: Sequence[str], most: int) -> None:
     """Names along an axis: long ones cut and, where they would touch, upright; of too many only some."""
+    from matplotlib.axis import XAxis
+
     shown = range(0, len(names), max(1, -(-len(names) // most)))
     axis.set_ticks(shown, [shortened(names[place], TICK) for place in shown])
     longest = max((len(shortened(name, TICK)) for name in names), default=0)
-    if axis.axis_name == "x" and longest * len(shown) > LINE:
+    if isinstance(axis, XAxis) and longest * len(shown) > LINE:
         axis.set_tick_params(rotation=90)
 
 
