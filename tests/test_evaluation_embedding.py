@@ -48,6 +48,14 @@ def test_a_sample_has_the_share_of_every_stratum() -> None:
     assert np.array_equal(stratified(strata[:50], 100, seed=1), np.arange(50))
 
 
+def test_a_sample_leaves_out_no_stratum_however_small() -> None:
+    strata = np.repeat([0, 1, 2, 3], [1, 19_997, 1, 1])
+    rows = stratified(strata, 40, seed=1)
+    assert np.bincount(strata[rows]).tolist() == [1, 37, 1, 1]
+    assert np.array_equal(rows, stratified(strata, 40, seed=1))
+    assert len(np.unique(stratified(np.arange(50), 40, seed=1))) == 40
+
+
 def test_the_heart_of_a_cluster_is_its_most_typical() -> None:
     features = np.array([[1, 0], [1, 0.1], [1, 1], [0, 2]], np.float32)
     found = typicality(features, np.array([0, 0, 0, 1]))

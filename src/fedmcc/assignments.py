@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,10 +29,15 @@ def assignments_csv(images: ImageSet, assignment: Assignment) -> str:
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(["image", "cluster", "confidence", "label"])
-    for row, cluster in enumerate(assignment.clusters):
+    for row, (name, label) in enumerate(names_and_labels(images)):
         sure = "" if assignment.confidence is None else f"{assignment.confidence[row]:.4f}"
-        lines.writerow([_name(images, row), cluster, sure, _label(images, row)])
+        lines.writerow([name, assignment.clusters[row], sure, label])
     return text.getvalue()
+
+
+def names_and_labels(images: ImageSet) -> Iterator[tuple[str, str]]:
+    """What the table calls each image, and its label, which is empty where there is none."""
+    return ((_name(images, row), _label(images, row)) for row in range(len(images)))
 
 
 def _name(images: ImageSet, row: int) -> str:

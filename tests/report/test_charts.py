@@ -2,7 +2,11 @@
 
 from typing import Any
 
-from fedmcc.report.charts import Stage, categories, curves, stages, traffic
+import numpy as np
+
+from fedmcc.report.charts import Stage, curves, named_axis, stages, traffic
+from fedmcc.report.reading import Shares
+from fedmcc.report.tables import holdings
 
 
 def row(stage: str, loss: float | None, **more: Any) -> dict[str, Any]:
@@ -37,6 +41,26 @@ def test_a_stage_begins_at_a_mark() -> None:
     assert [note["text"] for note in layout["annotations"]] == ["one", "two", "three"]
 
 
+def test_stages_are_named_only_where_their_names_do_not_touch() -> None:
+    names = ("representation", "separation", "whitening", "centroids", "merging")
+    rows = [row(name, 1.0) for name in names for _ in range(9 if name == "separation" else 1)]
+    for made in (curves(rows)["loss"], traffic(rows, federated=False)["bytes"]):
+        notes = made["layout"]["annotations"]
+        assert [(note["text"], note["hovertext"]) for note in notes][:2] == [
+            ("…", "representation"),
+            ("separation", "separation"),
+        ]
+        assert [note["text"] for note in notes[2:]] == ["…"] * 3
+    many = curves([row(names[number % 5], 1.0) for number in range(100)])["loss"]["layout"]
+    assert many["annotations"] == []
+
+
+def test_stages_of_one_round_have_a_chart_of_their_losses() -> None:
+    lines = curves([row("one", 3.0), row("two", 2.0)])["loss"]["data"]
+    assert [(line["x"], line["mode"]) for line in lines] == [([1], "lines+markers"), ([2], "lines+markers")]
+    assert curves([row("one", 1.0, acc=0.5, nmi=0.5)]) == {}
+
+
 def test_what_was_never_scored_has_no_chart() -> None:
     assert set(curves(ROWS)) == {"loss", "scores"}
     assert set(curves(ROWS[:2])) == {"loss"}
@@ -60,8 +84,26 @@ def test_traffic_is_in_megabytes_and_counts_who_took_part() -> None:
     assert "participants" not in traffic(rows, federated=False)
 
 
-def test_names_that_are_cut_to_the_same_stay_apart() -> None:
-    names = [f"university-hospital-of-zurich-{side}" for side in ("north", "south")] + ["b"]
-    shown = categories(names)
-    assert len(set(shown)) == 3
-    assert shown[2] == "b"
+def test_names_that_are_cut_keep_the_ends_that_tell_them_apart() -> None:
+    names = [f"university-hospital-of-zurich-{side}" for side in ("north", "<south>")] + ["b"]
+    axis = named_axis(names)
+    assert axis["tickvals"] == [0, 1, 2]
+    assert axis["ticktext"] == ["university-…zurich-north", "university-…rich-&lt;south&gt;", "b"]
+
+
+def test_an_axis_of_many_names_shows_some_of_them_in_their_places() -> None:
+    axis = named_axis([f"{number}" for number in range(100)])
+    assert axis["tickvals"][:2] == [0, 4]
+    assert axis["ticktext"] == [f"{place}" for place in axis["tickvals"]]
+
+
+def test_a_cell_of_a_table_tells_its_names_in_full() -> None:
+    names = tuple(f"pneumonia with a very long finding {number}" for number in "123")
+    held = np.array([[3, 0, 0], [1, 2, 0]])
+    made = holdings(Shares(("<a>", "7"), (np.arange(3), np.arange(3, 6)), names, held))
+    assert made is not None
+    (cells,) = made["data"]
+    assert cells["customdata"][0][:2] == [["&lt;a&gt;", names[0], 3], ["&lt;a&gt;", names[1], 0]]
+    assert cells["customdata"][1][1] == ["client 7", names[1], 2]
+    assert (cells["x"], cells["y"]) == ([0, 1, 2], [0, 1])
+    assert made["layout"]["xaxis"]["tickangle"] == -90  # side by side they would be too wide

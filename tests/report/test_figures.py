@@ -1,18 +1,26 @@
 """The paper's figures are files that others can open, and a missing library is a sentence."""
 
+import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
+from typer.testing import CliRunner
 
+from fedmcc.cli import app
 from fedmcc.errors import InputError
 from fedmcc.report import landscape
-from fedmcc.report.figures import write_figures
+from fedmcc.report.figures import _holdings, write_figures
 from fedmcc.report.landscape import Landscape
+from fedmcc.report.reading import Facts, Shares, read
 from fedmcc.runs import Run
 
 
@@ -25,7 +33,8 @@ def run(written: Callable[..., Run]) -> Run:
 
 
 def test_each_figure_is_a_vector_and_a_pixel_file(run: Run, tmp_path: Path) -> None:
-    names = write_figures(run.path, tmp_path / "new" / "figures")
+    names, complaint = write_figures(run.path, tmp_path / "new" / "figures")
+    assert complaint is None
     assert names == ["accuracy", "loss", "tsne-clusters", "tsne-classes"]
     for name in names:
         drawn = ElementTree.parse(tmp_path / "new" / "figures" / f"{name}.svg")
@@ -47,4 +56,52 @@ def test_where_the_images_are_not_here_the_rest_is_drawn(written: Callable[..., 
     run = written()
     config = run.config_file.read_text().replace('name = "digits"', 'name = "folder"\nroot = "/elsewhere"')
     run.config_file.write_text(config)
-    assert write_figures(run.path, tmp_path / "figures") == ["accuracy", "loss"]
+    result = CliRunner().invoke(app, ["plot", str(run.path), "--out", str(tmp_path / "figures")])
+    assert result.exit_code == 0, result.output
+    assert {path.stem for path in (tmp_path / "figures").iterdir()} == {"accuracy", "loss"}
+    assert "tsne-clusters and tsne-classes cannot be drawn. There is no folder /elsewhere" in result.stderr
+
+
+@pytest.mark.parametrize("error", [PermissionError("Permission denied"), FloatingPointError("not finite")])
+def test_whatever_hides_the_images_the_rest_is_drawn(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr("fedmcc.report.figures.located", Mock(side_effect=error))
+    written = write_figures(run.path, tmp_path / "figures")
+    assert written.names == ["accuracy", "loss"]
+    assert str(error) in (written.complaint or "")
+
+
+def test_a_stage_of_one_round_has_a_point(written: Callable[..., Run], tmp_path: Path) -> None:
+    run = written()
+    run.metrics_file.write_text(run.metrics_file.read_text().splitlines(keepends=True)[-1])
+    assert write_figures(run.path, tmp_path).names[:2] == ["accuracy", "loss"]
+    drawn = (tmp_path / "loss.svg").read_text()
+    assert re.findall(r">(\d\.?\d*)</text>", drawn).count("1") == 1  # one round, and no half ones
+    with Image.open(tmp_path / "loss.png") as picture:
+        middle = np.asarray(picture.convert("L"))[200:-200, 400:-400]
+    assert middle.min() < 160
+
+
+def test_long_names_neither_touch_nor_leave_the_figure(run: Run, tmp_path: Path) -> None:
+    names = [f"Pneumonia with a very long finding name {number}" for number in range(10)]
+    lines = [f"{place},{place % 2},0.9000,{names[place % 10]}" for place in range(40)]
+    run.assignments_file.write_text("\n".join(["image,cluster,confidence,label", *lines, ""]))
+    seen = np.random.default_rng(0).standard_normal((40, 2)).astype(np.float32)
+    landscape.save(run, Landscape(np.arange(40), seen, np.zeros(40, np.float32)))
+    write_figures(run.path, tmp_path / "figures")
+    with Image.open(tmp_path / "figures" / "tsne-classes.png") as picture:
+        pixels = np.asarray(picture.convert("L"))
+    assert pixels[:, [0, -1]].min() == 255
+    shares = Shares(tuple("abcdefghijklmno"), (np.arange(1),) * 15, tuple(names), np.ones((15, 10), np.int64))
+    assert_apart(replace(read(run.path), shares=shares))
+
+
+def assert_apart(facts: Facts) -> None:
+    """No name of a class lies on that of another."""
+    draw, figure = _holdings(facts), Figure(figsize=(6.0, 3.4), layout="constrained")
+    assert draw is not None
+    draw(axes := figure.add_subplot())
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert not any(one.overlaps(other) for one, other in pairwise(boxes))

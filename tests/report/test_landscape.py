@@ -43,3 +43,11 @@ def test_of_an_unfinished_run_nothing_is_kept(written: Callable[..., Run]) -> No
     run = written("unfinished")
     landscape.save(run, SEEN)
     assert not (run.path / landscape.FILE).exists()
+
+
+def test_a_run_that_cannot_be_written_to_is_looked_at_each_time(written: Callable[..., Run]) -> None:
+    run = written("kept")
+    run.model_file.write_bytes(b"a network")
+    (run.path / "cache").write_text("no folder can be made here")
+    landscape.save(run, SEEN)
+    assert landscape.load(run) is None

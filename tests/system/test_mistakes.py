@@ -129,11 +129,11 @@ def test_an_out_folder_that_is_taken_or_impossible_is_refused(
     assert "Choose another folder" in refused("run", recipe, "--out", run / "config.toml" / "below")
 
 
-@pytest.mark.parametrize("command", ["resume", "evaluate", "predict", "report"])
+@pytest.mark.parametrize("command", ["resume", "evaluate", "predict", "report", "plot"])
 def test_what_is_no_run_directory_is_refused(
     refused: Refused, run: Path, pictures: Path, command: str
 ) -> None:
-    more = [pictures] if command == "predict" else []
+    more = {"predict": [pictures], "plot": ["--out", "figures"]}.get(command, [])
     assert "not a run directory" in refused(command, pictures, *more)
     assert "not a run directory" in refused(command, "nowhere", *more)
     (run / "environment.json").write_text(json.dumps({"format": 2}))

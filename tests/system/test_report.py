@@ -254,6 +254,35 @@ def test_images_that_are_gone_are_missed_in_a_sentence(
     assert page.locator("#gallery, #map, img").count() == 0
 
 
+def test_as_many_other_images_are_not_taken_for_those_of_the_run(
+    fedmcc: Command, unlabelled: Path, pictures: Path
+) -> None:
+    (pictures / "03.png").rename(pictures / "99.png")  # all behind it move up
+    assert fedmcc("report", unlabelled).exit_code == 0
+    page = (unlabelled / "report.html").read_text()
+    assert "21 of the 24 images have another name or label" in page
+    assert "data:image/webp" not in page
+
+
+def test_images_with_other_labels_are_not_taken_for_those_of_the_run(fedmcc: Command, run: Path) -> None:
+    first, *lines = (run / "assignments.csv").read_text().splitlines()
+    lines[7] = lines[7][:-1] + str(1 - (lines[7][-1] == "1"))  # a seven no more
+    (run / "assignments.csv").write_text("\n".join([first, *lines, ""]))
+    assert fedmcc("report", run).exit_code == 0
+    page = (run / "report.html").read_text()
+    assert "1 of the 100 images have another name or label" in page
+    assert "data:image/webp" not in page
+
+
+def test_of_a_run_whose_images_are_with_its_sites_no_image_is_shown(fedmcc: Command, run: Path) -> None:
+    (run / "sites.json").write_text(json.dumps({"id": "a", "sites": ["north", "south"], "channels": 1}))
+    shutil.rmtree(run / "cache", ignore_errors=True)
+    assert fedmcc("report", run).exit_code == 0
+    page = (run / "report.html").read_text()
+    assert "The images of the run are with its sites, where they stay." in page
+    assert "data:image/webp" not in page
+
+
 def test_an_unfinished_run_is_shown_as_far_as_it_is(
     opened: Opened, fedmcc: Command, unfinished: Path
 ) -> None:

@@ -30,4 +30,7 @@ def plot(
     from fedmcc import screen
     from fedmcc.report.figures import write_figures
 
-    screen.say(f"Wrote {', '.join(write_figures(run, out))} to {out}.")
+    written = write_figures(run, out)
+    if written.complaint:
+        screen.warn(written.complaint)
+    screen.say(f"Wrote {', '.join(written.names)} to {out}.")

@@ -35,14 +35,16 @@ def embed(features: Rows, seed: int) -> Float32[np.ndarray, "n 2"]:
 
 
 def stratified(strata: Int[np.ndarray, " n"], most: int, seed: int) -> Int64[np.ndarray, " m"]:
-    """Rows in ascending order, at most so many, of which every stratum has its share and none is left out."""
+    """Rows in ascending order, at most so many: one of each stratum, the others by the strata's shares."""
     count = len(strata)
     if count <= most:
         return np.arange(count)
     shuffled = np.random.default_rng(seed).permutation(count)
     by_stratum = shuffled[np.argsort(strata[shuffled], kind="stable")]
-    spread = np.linspace(0, count - 1, most).round().astype(np.int64)
-    return np.sort(by_stratum[spread]).astype(np.int64)
+    firsts = np.unique(strata[by_stratum], return_index=True)[1][:most]
+    others = np.delete(by_stratum, firsts)
+    spread = np.linspace(0, len(others) - 1, most - len(firsts)).round().astype(np.int64)
+    return np.sort(np.concatenate([by_stratum[firsts], others[spread]])).astype(np.int64)
 
 
 def typicality(features: Rows, assigned: Int[np.ndarray, " n"]) -> Float32[np.ndarray, " n"]:

@@ -10,11 +10,13 @@ from fedmcc.runs import Row
 Chart = dict[str, Any]
 
 LINES = tuple(f"var(--line-{number})" for number in range(1, 6))
-NAMED = 0.09  # of the width: stages narrower than that are not named in a chart
+WIDE, NARROW = 280, 180  # pixels between the axes of a chart, of two or of three in a row, where it is tight
+LETTER = 6  # pixels, of a stage's name
 LABELLED = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "kmeans_acc": "k-means ACC"}
 LABEL_FREE = {"confidence": "confidence", "balance": "balance", "silhouette": "silhouette"}
 FEATURES = {"alignment": "alignment", "uniformity": "uniformity"}
 MEGABYTE = 1e6
+MOST_TICKS = 30  # that are told apart on an axis 400 pixels long
 
 
 class Stage(NamedTuple):
@@ -50,11 +52,20 @@ def curves(rows: Sequence[Row]) -> dict[str, Chart]:
         "features": chart(_lines(rows, FEATURES), marks, "score"),
         "epsilon": chart(_lines(rows, {"epsilon": "ε spent"}), marks, "ε"),
     }
-    return {name: made for name, made in charts.items() if any(len(line["x"]) > 1 for line in made["data"])}
+    return {name: made for name, made in charts.items() if _rounds(made) > 1}
+
+
+def _rounds(made: Chart) -> int:
+    """How many have a point, in whichever line."""
+    return len({number for line in made["data"] for number in line["x"]})
 
 
 def chart(
-    data: Iterable[Chart], marks: Sequence[Stage], title: str, extent: Sequence[float | int] | None = None
+    data: Iterable[Chart],
+    marks: Sequence[Stage],
+    title: str,
+    extent: Sequence[float | int] | None = None,
+    width: int = WIDE,
 ) -> Chart:
     """Lines over the rounds of a run, with a mark where a stage begins."""
     total = max((mark.last for mark in marks), default=1)
@@ -62,12 +73,12 @@ def chart(
     if total <= 10:
         x_axis["dtick"] = 1
     y_axis: Chart = {"title": {"text": title}} | ({} if extent is None else {"range": list(extent)})
-    layout = {"xaxis": x_axis, "yaxis": y_axis, "hovermode": "x unified", **_marked(marks, total)}
+    layout = {"xaxis": x_axis, "yaxis": y_axis, "hovermode": "x unified", **_marked(marks, width / total)}
     return {"data": list(data), "layout": layout}
 
 
-def _marked(marks: Sequence[Stage], total: int) -> Chart:
-    """A dotted line where a stage begins, and its name above where there is room."""
+def _marked(marks: Sequence[Stage], pixels: float) -> Chart:
+    """A dotted line where a stage begins, and its name above; a round has so many pixels."""
     if len(marks) < 2:
         return {}
     line = {"color": "var(--mark)", "width": 1, "dash": "dot"}
@@ -76,11 +87,17 @@ def _marked(marks: Sequence[Stage], total: int) -> Chart:
     text = {"yref": "paper", "y": 1, "yanchor": "bottom", "xanchor": "left", "showarrow": False}
     look = {"font": {"size": 11, "color": "var(--muted)"}}
     names = [
-        text | look | {"x": mark.first - 0.5, "text": plain(mark.name)}
+        text | look | {"x": mark.first - 0.5, "text": written, "hovertext": escape(mark.name)}
         for mark in marks
-        if mark.rounds / total >= NAMED
+        if (written := _fitting(mark.name, mark.rounds * pixels))
     ]
     return {"shapes": shapes, "annotations": names}
+
+
+def _fitting(name: str, pixels: float) -> str:
+    """The name, or dots that stand for it, or nothing, as there is room."""
+    fits = [text for text in (shortened(name), "…") if LETTER * (len(text) + 1) <= pixels]
+    return escape(fits[0]) if fits else ""
 
 
 def _losses(rows: Sequence[Row], marks: Sequence[Stage]) -> list[Chart]:
@@ -121,11 +138,10 @@ def _line(points: Sequence[tuple[int, float | int]], name: str, colour: str) -> 
 
 def traffic(rows: Sequence[Row], federated: bool) -> dict[str, Chart]:
     """Megabytes, seconds and participants of each round."""
-    marks = stages(rows)
     down, up = ([row.get(key, 0) / MEGABYTE for row in rows] for key in ("bytes_down", "bytes_up"))
-    charts = {
-        "bytes": chart([bars("to clients", down, LINES[0]), bars("from clients", up, LINES[1])], marks, "MB"),
-        "seconds": chart([bars("seconds", [row["seconds"] for row in rows], LINES[2])], marks, "seconds"),
+    found = {
+        "bytes": ("MB", [bars("to clients", down, LINES[0]), bars("from clients", up, LINES[1])]),
+        "seconds": ("seconds", [bars("seconds", [row["seconds"] for row in rows], LINES[2])]),
     }
     if federated:
         kinds = (
@@ -134,10 +150,10 @@ def traffic(rows: Sequence[Row], federated: bool) -> dict[str, Chart]:
             ("dropped", "dropped", LINES[4]),
         )
         counted = [bars(name, [len(row.get(key, ())) for row in rows], colour) for name, key, colour in kinds]
-        charts["participants"] = chart([own for own in counted if any(own["y"])], marks, "clients")
-    for made in charts.values():
-        made["layout"] |= {"barmode": "stack", "bargap": 0.25}
-    return charts
+        found["participants"] = ("clients", [own for own in counted if any(own["y"])])
+    marks, stacked = stages(rows), {"barmode": "stack", "bargap": 0.25}
+    charts = {key: chart(data, marks, title, width=NARROW) for key, (title, data) in found.items()}
+    return {key: made | {"layout": made["layout"] | stacked} for key, made in charts.items()}
 
 
 def bars(name: str, heights: Sequence[float | int], colour: str) -> Chart:
@@ -151,14 +167,25 @@ def bars(name: str, heights: Sequence[float | int], colour: str) -> Chart:
     }
 
 
-def categories(names: Sequence[str]) -> list[str]:
-    """Names along an axis, where equal ones would fall together: cut ones are then told apart by number."""
-    short = [plain(name) for name in names]
-    return [
-        f"{name} ({number})" if short.count(name) > 1 else name for number, name in enumerate(short, start=1)
-    ]
+def named_axis(names: Sequence[str]) -> Chart:
+    """An axis with a place for each name, so that cut ones do not fall together; of many some are shown."""
+    every = -(-len(names) // MOST_TICKS)
+    shown = range(0, len(names), every or 1)
+    return {
+        "type": "linear",
+        "tickvals": list(shown),
+        "ticktext": [plain(names[place]) for place in shown],
+        "zeroline": False,
+    }
 
 
 def plain(text: str) -> str:
     """Names that people chose, not to be read as markup; long ones cut."""
-    return escape(text if len(text) <= 24 else text[:23] + "…")
+    return escape(shortened(text))
+
+
+def shortened(text: str, longest: int = 24) -> str:
+    """Cut in the middle: names that begin alike mostly differ at their end."""
+    if len(text) <= longest:
+        return text
+    return f"{text[: (longest - 1) // 2]}…{text[-(longest // 2) :]}"

@@ -3,14 +3,14 @@
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Int64
 
 from fedmcc.errors import InputError
 from fedmcc.files import write_output
-from fedmcc.report.charts import LABELLED, stages
+from fedmcc.report.charts import LABELLED, shortened, stages
 from fedmcc.report.clusters import class_colours, describe
 from fedmcc.report.colours import FIRST, NOTHING
 from fedmcc.report.reading import Assigned, Facts, read
@@ -18,11 +18,13 @@ from fedmcc.report.writing import located
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 KINDS = ("svg", "png")
 INCHES = {"wide": (6.0, 3.4), "square": (5.0, 5.0)}
 DOTS = 200  # per inch, of the PNG files
 MOST_NAMES = 20  # in a legend
+MOST_ACROSS, MOST_DOWN = 40, 20  # names along the axes of a figure
 LOOK: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fedmcc",
@@ -30,13 +32,24 @@ LOOK: dict[Any, Any] = {
     "axes.spines.top": False,
 }
 LOOK |= {"axes.spines.right": False, "legend.frameon": False}
+POINTS: dict[str, Any] = {"marker": "o", "markersize": 2.5}
+LINE = 75  # letters of a legend below a figure
+DISC, ROOM = 13.4, 120  # points: the widest disc, and the height that discs above one another have
+TICK = 16  # letters of a name along an axis
 
 Draw = Callable[["Axes"], None]
 Points = Float32[np.ndarray, "m 2"]
 
 
-def write_figures(path: Path, folder: Path) -> list[str]:
-    """Each figure for which the run has what it takes; returns their names."""
+class Written(NamedTuple):
+    """The figures that were drawn, and why others were not."""
+
+    names: list[str]
+    complaint: str | None = None
+
+
+def write_figures(path: Path, folder: Path) -> Written:
+    """Each figure for which the run has what it takes."""
     _refuse_without_matplotlib()
     facts = read(path)
     drawings: dict[str, tuple[str, Draw | None]] = {
@@ -44,18 +57,18 @@ def write_figures(path: Path, folder: Path) -> list[str]:
         "loss": ("wide", _loss(facts)),
         "holdings": ("wide", _holdings(facts)),
     }
-    absent = None
+    complaint = None
     try:
         drawings |= {name: ("square", draw) for name, draw in _maps(facts).items()}
-    except InputError as error:  # the images are not here: the rest needs none
-        absent = error
+    except (InputError, OSError, ArithmeticError) as error:  # the images are not here: the rest needs none
+        complaint = f"The figures tsne-clusters and tsne-classes cannot be drawn. {error}"
     made = {name: (shape, draw) for name, (shape, draw) in drawings.items() if draw is not None}
-    if absent and not made:
-        raise absent
+    if complaint and not made:
+        raise InputError(complaint)
     for name, (shape, draw) in made.items():
         for kind in KINDS:
             write_output(folder / f"{name}.{kind}", _rendered(draw, shape, kind))
-    return list(made)
+    return Written(list(made), complaint)
 
 
 def _refuse_without_matplotlib() -> None:
@@ -88,7 +101,7 @@ def _accuracy(facts: Facts) -> Draw | None:
     def draw(axes: "Axes") -> None:
         for colour, (key, name) in zip(FIRST, names.items(), strict=False):
             points = [(number, row[key]) for number, row in enumerate(facts.rows, 1) if key in row]
-            axes.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=2.5, label=name)
+            axes.plot(*zip(*points, strict=True), color=colour, label=name, **POINTS)
         axes.set(xlabel="round", ylabel="score", ylim=(0, 1))
         axes.legend()
         _mark_stages(axes, facts)
@@ -105,7 +118,7 @@ def _loss(facts: Facts) -> Draw | None:
             own = enumerate(facts.rows[mark.first - 1 : mark.last], mark.first)
             points = [(number, row["loss"]) for number, row in own if row.get("loss") is not None]
             if points:
-                axes.plot(*zip(*points, strict=True), color=colour, label=mark.name)
+                axes.plot(*zip(*points, strict=True), color=colour, label=shortened(mark.name), **POINTS)
         axes.set(xlabel="round", ylabel="loss")
         axes.legend()
         _mark_stages(axes, facts)
@@ -114,6 +127,10 @@ def _loss(facts: Facts) -> Draw | None:
 
 
 def _mark_stages(axes: "Axes", facts: Facts) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.set_xlim(0.5, len(facts.rows) + 0.5)
     for mark in stages(facts.rows)[1:]:
         axes.axvline(mark.first - 0.5, color=NOTHING, linestyle=":", linewidth=0.8)
 
@@ -128,12 +145,24 @@ def _holdings(facts: Facts) -> Draw | None:
     def draw(axes: "Axes") -> None:
         rows, columns = np.nonzero(counts)
         held = counts[rows, columns]
-        axes.scatter(columns, rows, s=180 * held / held.max(), color=FIRST[0])
-        axes.set_xticks(range(len(shares.classes)), [name[:12] for name in shares.classes])
-        axes.set_yticks(range(len(shares.clients)), [name[:12] for name in shares.clients])
+        largest = min(DISC, ROOM / len(counts)) ** 2
+        axes.scatter(columns, rows, s=largest * held / held.max(), color=FIRST[0])
+        _name_ticks(axes.xaxis, shares.classes, MOST_ACROSS)
+        _name_ticks(axes.yaxis, shares.clients, MOST_DOWN)
         axes.set(xlabel="class", ylabel="client", ylim=(len(shares.clients) - 0.5, -0.5))
 
     return draw
+
+
+def _name_ticks(axis: "Axis", names: Sequence[str], most: int) -> None:
+    """Names along an axis: long ones cut and, where they would touch, upright; of too many only some."""
+    from matplotlib.axis import XAxis
+
+    shown = range(0, len(names), max(1, -(-len(names) // most)))
+    axis.set_ticks(shown, [shortened(names[place], TICK) for place in shown])
+    longest = max((len(shortened(name, TICK)) for name in names), default=0)
+    if isinstance(axis, XAxis) and longest * len(shown) > LINE:
+        axis.set_tick_params(rotation=90)
 
 
 def _maps(facts: Facts) -> dict[str, Draw]:
@@ -150,7 +179,7 @@ def _maps(facts: Facts) -> dict[str, Draw]:
 
 
 def _named(assigned: Assigned) -> list[str]:
-    return [name[:24] for name in assigned.classes]
+    return [shortened(name) for name in assigned.classes]
 
 
 def _scatter(
@@ -165,6 +194,7 @@ def _scatter(
         axes.set_aspect("equal")
         axes.axis("off")
         if len(names) <= MOST_NAMES:
-            axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=5, markerscale=3)
+            columns = max(1, min(5, LINE // (max(map(len, names), default=0) + 6)))
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=columns, markerscale=3)
 
     return draw

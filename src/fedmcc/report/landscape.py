@@ -3,6 +3,7 @@
 import hashlib
 import io
 import zipfile
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import cast
 
@@ -39,15 +40,16 @@ def load(run: Run) -> Landscape | None:
 
 
 def save(run: Run, landscape: Landscape) -> None:
-    """Keep it for the next report; only of a network that will not change."""
+    """Keep it for the next report, if the run can be written to; only of a network that will not change."""
     if not run.model_file.exists():
         return
     buffer = io.BytesIO()
     arrays = cast(dict[str, np.ndarray], asdict(landscape) | {"key": np.array(_key(run))})
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     path = run.path / FILE
-    path.parent.mkdir(exist_ok=True)
-    write_atomically(path, buffer.getvalue())
+    with suppress(OSError):  # of a run that others keep, the next report looks again
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, buffer.getvalue())
 
 
 def _key(run: Run) -> str:

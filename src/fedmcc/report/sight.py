@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedmcc import assembly, checkpoints, config, construction
 from fedmcc.assembly import Experiment
+from fedmcc.assignments import names_and_labels
 from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
 from fedmcc.evaluation.embedding import MOST, embed, stratified, typicality
@@ -43,11 +44,8 @@ def look(facts: Facts, experiment: Experiment | None = None) -> Sight:
     """
     experiment = experiment or _prepared(facts)
     scored = _scorer(experiment).images
-    if facts.assigned is not None and len(facts.assigned) != len(scored):
-        raise InputError(
-            f"The run assigned {len(facts.assigned):,} images and its data set now has {len(scored):,}: "
-            "put back the images that it was trained on."
-        )
+    if facts.assigned is not None:
+        _refuse_others(facts.assigned, scored)
     kept = landscape.load(facts.run)
     if kept is None or facts.assigned is None:
         extracted = _extracted(experiment, facts)
@@ -57,6 +55,28 @@ def look(facts: Facts, experiment: Experiment | None = None) -> Sight:
     else:
         assigned = facts.assigned
     return Sight(assigned, kept, scored, _views(experiment))
+
+
+def _refuse_others(assigned: Assigned, scored: ImageSet) -> None:
+    """Images that are not, in number, name and label, those that the run assigned."""
+    remedy = "put back the images that it was trained on."
+    if len(assigned) != len(scored):
+        raise InputError(
+            f"The run assigned {len(assigned):,} images and its data set now has {len(scored):,}: {remedy}"
+        )
+    labels = (
+        None if assigned.labels is None else [(*assigned.classes, "")[label] for label in assigned.labels]
+    )
+    found = names_and_labels(scored)
+    changed = sum(
+        name != assigned.names[row] or (labels is not None and label != labels[row])
+        for row, (name, label) in enumerate(found)
+    )
+    if changed:
+        raise InputError(
+            f"{changed:,} of the {len(scored):,} images have another name or label, or another place in the "
+            f"order, than when the run assigned them: {remedy}"
+        )
 
 
 def _prepared(facts: Facts) -> Experiment:

@@ -1,11 +1,12 @@
 """Charts of tables: who holds which classes, which cluster holds which class, how large clusters are."""
 
 from collections.abc import Sequence
+from html import escape
 
 import numpy as np
 from jaxtyping import Float, Int64
 
-from fedmcc.report.charts import Chart, categories, plain
+from fedmcc.report.charts import LETTER, WIDE, Chart, named_axis
 from fedmcc.report.clusters import Cluster, confusion
 from fedmcc.report.reading import Assigned, Shares
 
@@ -20,7 +21,7 @@ def sizes(clusters: Sequence[Cluster]) -> Chart:
     """A bar per cluster, in its colour."""
     names = [f"{cluster.number}" for cluster in clusters]
     hover = [
-        f"cluster {cluster.number}" + (f" · {plain(cluster.matched)}" if cluster.matched else "")
+        f"cluster {cluster.number}" + (f" · {escape(cluster.matched)}" if cluster.matched else "")
         for cluster in clusters
     ]
     bar = {
@@ -65,12 +66,13 @@ def holdings(shares: Shares) -> Chart | None:
 def _plain_holdings(clients: Sequence[str], counts: Sequence[int]) -> Chart:
     bar = {
         "type": "bar",
-        "x": categories(clients),
+        "x": list(range(len(clients))),
         "y": list(counts),
         "marker": {"color": "var(--line-1)"},
-        "hovertemplate": "%{x}: %{y:,} images<extra></extra>",
+        "hovertext": [escape(name) for name in clients],
+        "hovertemplate": "%{hovertext}: %{y:,} images<extra></extra>",
     }
-    layout = {"xaxis": {"type": "category"}, "yaxis": {"title": {"text": "images"}}, "showlegend": False}
+    layout = {"xaxis": named_axis(clients), "yaxis": {"title": {"text": "images"}}, "showlegend": False}
     return {"data": [bar], "layout": layout}
 
 
@@ -81,23 +83,43 @@ def _heat(
     across: tuple[str, list[str]],
 ) -> Chart:
     """A table of numbers on coloured ground, small where it is large."""
-    numbered = max(counts.shape) <= NUMBERED
+    hover = f"{down[0]} %{{customdata[0]}}<br>{across[0]} %{{customdata[1]}}<br>%{{customdata[2]:,}} images"
+    cells = _cells(counts, share, down[1], across[1])
+    cells |= {"hovertemplate": f"{hover.strip()}<extra></extra>"}
+    left, top = (named_axis(names) | {"title": {"text": title}} for title, names in (down, across))
+    upright = _upright(top["ticktext"])
+    layout = {
+        "margin": {"l": 44, "r": 12, "t": 52, "b": 10},
+        "xaxis": top | {"side": "top", "showgrid": False} | ({"tickangle": -90} if upright else {}),
+        "yaxis": left | {"autorange": "reversed", "showgrid": False},
+    }
+    return {"data": [cells], "layout": layout, "height": min(TALLEST, 70 + 36 * len(counts)) + upright}
+
+
+def _cells(
+    counts: Counts, share: Float[np.ndarray, "rows columns"], down: Sequence[str], across: Sequence[str]
+) -> Chart:
+    """Each with its names in full, for the hover, and with its number where there is room."""
+    rows, columns = ([escape(name) for name in names] for names in (down, across))
     cells: Chart = {
         "type": "heatmap",
         "z": [[round(float(value), 4) for value in row] for row in share],
-        "x": categories(across[1]),
-        "y": categories(down[1]),
-        "customdata": counts.tolist(),
-        "text": [[str(value) if value else "" for value in row] for row in counts.tolist()],
-        "hovertemplate": f"{down[0]} %{{y}}, {across[0]} %{{x}}: %{{customdata:,}} images<extra></extra>",
+        "x": list(range(len(columns))),
+        "y": list(range(len(rows))),
+        "customdata": [
+            [[row, *cell] for cell in zip(columns, own, strict=True)]
+            for row, own in zip(rows, counts.tolist(), strict=True)
+        ],
         "colorscale": HEAT,
         **{"zmin": 0, "zmax": 1, "showscale": False},
     }
-    if numbered:
-        cells |= {"texttemplate": "%{text}", "xgap": 2, "ygap": 2}
-    layout = {
-        "margin": {"l": 44, "r": 12, "t": 52, "b": 10},
-        "xaxis": {"title": {"text": across[0]}, "type": "category", "showgrid": False, "side": "top"},
-        "yaxis": {"title": {"text": down[0]}, "type": "category", "autorange": "reversed", "showgrid": False},
-    }
-    return {"data": [cells], "layout": layout, "height": min(TALLEST, 70 + 36 * len(counts))}
+    if max(counts.shape) <= NUMBERED:
+        numbers = [[str(value) if value else "" for value in row] for row in counts.tolist()]
+        cells |= {"text": numbers, "texttemplate": "%{text}", "xgap": 2, "ygap": 2}
+    return cells
+
+
+def _upright(names: Sequence[str]) -> int:
+    """The height in pixels of names that would leave the chart aslant, and so are upright; else 0."""
+    longest = max(map(len, names), default=0)
+    return LETTER * longest if longest > 3 and LETTER * longest * len(names) > WIDE else 0

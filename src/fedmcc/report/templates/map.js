@@ -13,6 +13,12 @@ function escaped(text) {
   return node.innerHTML;
 }
 
+/** Cut in the middle, as the charts' names are. */
+function shortened(text) {
+  const letters = [...text];
+  return letters.length <= 24 ? text : [...letters.slice(0, 11), "…", ...letters.slice(-12)].join("");
+}
+
 /** A trace for each cluster, label or client that has a point. */
 function traces() {
   const groups = mode.names.map(() => []);
@@ -21,7 +27,7 @@ function traces() {
   return groups.map((own, group) => ({
     type: "scatter",
     mode: "markers",
-    name: escaped(mode.names[group].slice(0, 24)),
+    name: escaped(shortened(mode.names[group])),
     x: own.map((index) => points.x[index]),
     y: own.map((index) => points.y[index]),
     customdata: own,
