@@ -1,12 +1,16 @@
 """Which run a server goes on with, what it follows, and what it says of its end."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from fedmcc.deployment.folders import Operator
-from fedmcc.deployment.server import Ready, _last_words, choose_run, follow, plan
+from fedmcc.deployment.folders import Operator, Terms, make_private
+from fedmcc.deployment.founding import found
+from fedmcc.deployment.processes import free_port, refuse_taken, running, wait_until
+from fedmcc.deployment.proxy import installed, own_host, words
+from fedmcc.deployment.server import Ready, _last_words, _open, choose_run, follow, plan
 from fedmcc.deployment.status import status
 from fedmcc.errors import InputError
 from fedmcc.experiment import Finished, Scored
@@ -75,6 +79,21 @@ def test_following_shows_new_rounds_only_and_ends_with_the_scores(ready: Ready, 
 def test_a_run_that_fails_says_why(ready: Ready, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"The run ended: 0 sites are there and 1 are needed\. Its log is"):
         list(follow(ready, Run(tmp_path / "run"), "7", ROUNDS))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "2001:db8::1", "fed.example.org"])
+def test_the_proxy_is_found_wherever_it_listens(host: str, tmp_path: Path) -> None:
+    if (nginx := installed()) is None:
+        message = "nginx is not installed"
+        pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
+    terms = Terms(host, free_port(), free_port(), ("north",))
+    operator = found(tmp_path / "federation", terms, 1)
+    make_private([operator.home, operator.logs, operator.server / "proxy"])
+    refuse_taken(terms.port, own_host(terms))
+    with running(words(nginx, operator), operator.home, operator.logs / "proxy.log"):
+        assert wait_until(lambda: _open(operator, terms), 30.0)
+        with pytest.raises(InputError, match="in use by another program"):
+            refuse_taken(terms.port, own_host(terms))
 
 
 def test_a_log_without_an_error_gives_its_last_line(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any, NamedTuple
@@ -72,8 +73,9 @@ def serving(operator: Operator, proxied: bool = True) -> Iterator[Ready]:
         stack.callback(processes.sweep, operator.home)
         make_private([operator.home, operator.logs, operator.server / "proxy"])
         port = terms.control_port if nginx else terms.port
-        for taken in {port, terms.port}:
-            processes.refuse_taken(taken)
+        processes.refuse_taken(port)
+        if nginx:
+            processes.refuse_taken(terms.port, proxy.own_host(terms))
         log = operator.logs / "flower.log"
         processes.set_aside(log)
         link = stack.enter_context(processes.running(flower.superlink(operator, port), operator.home, log))
@@ -190,7 +192,7 @@ def _register(operator: Operator, terms: Terms, line: flower.CommandLine) -> dic
 
 def _open(operator: Operator, terms: Terms) -> bool:
     try:
-        greet(f"127.0.0.1:{terms.port}", operator.authority_certificate)
+        greet(replace(terms, host=proxy.own_host(terms)).address, operator.authority_certificate)
     except AbsentError:
         return False
     return True
