@@ -31,6 +31,20 @@ def test_a_sites_folder_has_its_own_key_and_no_other(operator: Operator) -> None
     assert site.read() == ("north", "127.0.0.1:8000")
 
 
+def settings(unit: Path) -> dict[str, str]:
+    return dict(
+        line.split("=", 1) for line in unit.read_text().splitlines() if "=" in line[1:] and line[0] != "#"
+    )
+
+
+def test_services_decode_images_into_a_folder_that_they_may_write(operator: Operator) -> None:
+    units = [*operator.path.rglob("*.service")]
+    assert len(units) == 3  # server and two sites
+    for unit in map(settings, units):
+        assert unit["ProtectSystem"] == "strict"
+        assert unit["Environment"] == f"FEDMCC_DATA={unit['ReadWritePaths']}/cache"
+
+
 def test_founding_refuses_a_folder_in_use_and_changes_nothing(operator: Operator) -> None:
     before = contents(operator.path)
     with pytest.raises(InputError, match="not empty"):

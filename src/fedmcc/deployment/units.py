@@ -11,6 +11,7 @@ After=network-online.target
 
 [Service]
 ExecStart={command}
+Environment={cache}
 # Best a user of its own: `User=fedmcc` here, and the folder belongs to it.
 Restart=on-failure
 RestartSec=30
@@ -38,6 +39,7 @@ def server_unit(folder: Path) -> str:
         how=f"Put the recipe at {folder}/recipe.toml, this file into /etc/systemd/system.",
         description="The server of a fedmcc federation",
         command=f"{_program()} server start {folder} {folder}/recipe.toml",
+        cache=f"FEDMCC_DATA={folder}/cache",
         writes=folder,
         devices="yes",
     )
@@ -47,9 +49,10 @@ def site_unit(name: str) -> str:
     """A site; where it lies on the site's machine is the site's to say."""
     folder = f"/srv/fedmcc/{name}"
     return UNIT.format(
-        how="Change the three paths to yours, then put this file into /etc/systemd/system.",
+        how=f"Make /opt/fedmcc, {folder} and /srv/images yours, and put this into /etc/systemd/system.",
         description=f"The site {name} of a fedmcc federation",
         command=f"/opt/fedmcc/bin/fedmcc site start {folder} --data /srv/images",
+        cache=f"FEDMCC_DATA={folder}/cache",
         writes=folder,
         devices="no",
     )
