@@ -70,6 +70,18 @@ def test_a_server_needs_a_recipe_that_exists(fedmcc: Command, refused: Callable[
     assert refused("server", "start", "fed", "no.toml").startswith("There is no recipe at no.toml")
 
 
+def test_a_finished_run_is_left_alone_and_no_other_begun(fedmcc: Command, tmp_path: Path) -> None:
+    fedmcc(*INIT)
+    (tmp_path / "recipe.toml").write_text("clusters = 2\n")
+    done = tmp_path / "fed/runs/recipe-001"
+    done.mkdir(parents=True)
+    (done / "scores.json").write_text("{}")
+    result = fedmcc("server", "start", "fed", "recipe.toml", "--run", done)
+    assert (result.exit_code, result.stderr) == (0, f"The run in {done} is complete: --run begins another.\n")
+    assert [run.name for run in done.parent.iterdir()] == ["recipe-001"]
+    assert not (tmp_path / "fed/server/logs").exists()
+
+
 def test_a_server_without_nginx_says_what_to_do_and_starts_nothing(
     fedmcc: Command, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

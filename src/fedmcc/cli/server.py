@@ -38,6 +38,9 @@ def start(
     operator = Operator(folder.resolve())
     loaded = config.load(recipe)
     chosen = choose_run(operator, recipe, run)
+    if chosen.finished:
+        screen.say(f"The run in {chosen.path} is complete: --run begins another.")
+        return
     if complaint := founding.expiry_complaint(operator):
         screen.warn(complaint)
     order = Order(config.dump(loaded), chosen.path, min_sites, wait, round_timeout)
