@@ -82,6 +82,19 @@ def test_a_finished_run_is_left_alone_and_no_other_begun(fedmcc: Command, tmp_pa
     assert not (tmp_path / "fed/server/logs").exists()
 
 
+def test_a_begun_run_refuses_another_recipe(
+    fedmcc: Command, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    fedmcc(*INIT)
+    (tmp_path / "recipe.toml").write_text("clusters = 2\n")
+    begun = tmp_path / "fed/runs/recipe-001"
+    begun.mkdir(parents=True)
+    (begun / "config.toml").write_text("clusters = 3\n")
+    sentence = refused("server", "start", "fed", "recipe.toml")
+    assert sentence.startswith(f"{begun} was begun with another clusters than the recipe has")
+    assert not (tmp_path / "fed/server/logs").exists()
+
+
 def test_a_server_without_nginx_says_what_to_do_and_starts_nothing(
     fedmcc: Command, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ def start(
     from fedmcc import config, screen
     from fedmcc.deployment import founding
     from fedmcc.deployment.folders import Operator
-    from fedmcc.deployment.server import Order, choose_run
+    from fedmcc.deployment.server import Order, agreed, choose_run
 
     operator = Operator(folder.resolve())
     loaded = config.load(recipe)
@@ -41,6 +41,7 @@ def start(
     if chosen.finished:
         screen.say(f"The run in {chosen.path} is complete: --run begins another.")
         return
+    loaded = agreed(chosen, loaded)
     if complaint := founding.expiry_complaint(operator):
         screen.warn(complaint)
     order = Order(config.dump(loaded), chosen.path, min_sites, wait, round_timeout)

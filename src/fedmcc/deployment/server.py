@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple
 
 import tomli_w
 
+from fedmcc import config
+from fedmcc.config import Config
 from fedmcc.deployment import flower, processes, proxy
 from fedmcc.deployment.folders import PRIVATE, Operator, Terms, make_private
 from fedmcc.deployment.founding import write_proxy
@@ -28,6 +31,7 @@ from fedmcc.training import Step
 READY = 120.0  # seconds in which the programs must be up
 GLANCE = 0.5  # seconds between two looks at the metrics
 AT_ONCE = 4  # keys registered at a time
+FILLED_IN = ("partition.", "engine.", "data.root")  # a federation's own, or the starting folder's
 
 
 class Ready(NamedTuple):
@@ -102,6 +106,21 @@ def choose_run(operator: Operator, recipe: Path, chosen: Path | None) -> Run:
     if begun and not Run(begun[-1]).finished:
         return Run(begun[-1])
     return Run(free)
+
+
+def agreed(run: Run, recipe: Config) -> Config:
+    """What a run is run with: one that is begun goes on with its own configuration, and with no other."""
+    if not run.config_file.exists():
+        return recipe
+    own = config.load(open_run(run.path).config_file)
+    old = _flat(own)
+    for key, value in _flat(recipe).items():
+        if value not in (old.get(key), "auto") and not key.startswith(FILLED_IN):
+            raise InputError(
+                f"{run.path} was begun with another {key} than the recipe has: "
+                "restore the recipe, or begin another run with --run."
+            )
+    return own
 
 
 def start(ready: Ready, order: Order) -> str:
@@ -182,6 +201,18 @@ def _committed(run: Run) -> list[dict[str, Any]]:
     if not run.config_file.exists():
         return []
     return open_run(run.path).rows()[: run.read_json("resume/progress.json").get("rows", 0)]
+
+
+def _flat(whole: Config) -> dict[str, Any]:
+    """A configuration by dotted keys, without what it leaves open."""
+    flat: dict[str, Any] = {}
+    for key, value in tomllib.loads(config.dump(whole)).items():
+        flat |= (
+            {f"{key}.{name}": inner for name, inner in value.items()}
+            if isinstance(value, dict)
+            else {key: value}
+        )
+    return flat
 
 
 def _register(operator: Operator, terms: Terms, line: flower.CommandLine) -> dict[str, int]:
