@@ -95,6 +95,26 @@ def test_a_begun_run_refuses_another_recipe(
     assert not (tmp_path / "fed/server/logs").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "values", "remedy"),
+    [
+        ("--min-sites", (0, -1, 3), "give a number from 1 to 2."),
+        ("--wait", (0, -1, "nan", "inf"), "give seconds above 0."),
+        ("--round-timeout", (0, -5), "give seconds above 0."),
+    ],
+)
+def test_what_no_federation_could_do_is_refused_at_once(
+    fedmcc: Command, refused: Callable[..., str], option: str, values: tuple[object, ...], remedy: str
+) -> None:
+    fedmcc(*INIT)
+    Path("recipe.toml").write_text("clusters = 2\n")
+    for value in values:
+        assert (
+            refused("server", "start", "fed", "recipe.toml", option, value)
+            == f"{option} is {value}: {remedy}"
+        )
+
+
 def test_a_server_without_nginx_says_what_to_do_and_starts_nothing(
     fedmcc: Command, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

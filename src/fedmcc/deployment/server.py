@@ -1,6 +1,7 @@
 """The server of a federation: Flower's on this machine alone, a proxy before it, a run that is followed."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -106,6 +107,15 @@ def choose_run(operator: Operator, recipe: Path, chosen: Path | None) -> Run:
     if begun and not Run(begun[-1]).finished:
         return Run(begun[-1])
     return Run(free)
+
+
+def refuse_impossible(order: Order, terms: Terms) -> None:
+    """What no federation of these sites could do, said before anybody waits for it."""
+    if not 1 <= order.least <= len(terms.sites):
+        raise InputError(f"--min-sites is {order.least}: give a number from 1 to {len(terms.sites)}.")
+    for option, seconds in (("--wait", order.wait), ("--round-timeout", order.timeout)):
+        if not 0 < seconds < math.inf:
+            raise InputError(f"{option} is {seconds:g}: give seconds above 0.")
 
 
 def agreed(run: Run, recipe: Config) -> Config:
