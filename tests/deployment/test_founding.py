@@ -33,6 +33,14 @@ def test_a_sites_folder_has_its_own_key_and_no_other(operator: Operator) -> None
     assert site.read() == ("north", "127.0.0.1:8000")
 
 
+@pytest.mark.parametrize("server", ["host", ":8000", "host:", "host:abc", "host:0", "host:65536", "[::1]"])
+def test_a_site_whose_server_has_no_port_is_refused_in_a_sentence(operator: Operator, server: str) -> None:
+    site = operator.site("north")
+    site.file.write_text(f'name = "north"\nserver = "{server}"\n')
+    with pytest.raises(InputError, match=rf"has the server '{re.escape(server)}': write it as"):
+        site.read()
+
+
 def settings(unit: Path) -> dict[str, list[str]]:
     """What systemd reads in a unit: words that may be quoted, with %% for %."""
     pairs = [line.split("=", 1) for line in unit.read_text().splitlines() if re.match(r"\w+=", line)]
