@@ -2,10 +2,12 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fedmcc.deployment.flower import CommandLine, FlowerError
 from fedmcc.deployment.folders import Operator, Terms, make_private
 from fedmcc.deployment.founding import found
 from fedmcc.deployment.processes import free_port, refuse_taken, running, wait_until
@@ -101,6 +103,33 @@ def test_a_log_without_an_error_gives_its_last_line(tmp_path: Path) -> None:
     assert _last_words(tmp_path / "log").startswith(
         "bind() to 0.0.0.0:443 failed (13: Permission denied). Its"
     )
+
+
+@pytest.fixture
+def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a script in the place of Flower's program."""
+    path = tmp_path / "flwr"
+    monkeypatch.setattr("fedmcc.deployment.flower.program", lambda name: str(path))
+
+    def write(script: str) -> None:
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o700)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "script", ["exec sleep 30", "echo '[]'", "echo 3", "echo no >&2; exit 1", "echo '{}'"]
+)
+def test_whatever_flower_answers_ends_in_a_sentence(
+    script: str, flwr: Callable[[str], None], operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmcc.deployment.flower.SECONDS", 1.0)
+    flwr(script)
+    with pytest.raises(FlowerError, match=r"`flwr supernode` (failed: |did not end within 1 seconds)"):
+        CommandLine(operator.home).nodes()
+    monkeypatch.setattr("fedmcc.deployment.processes.owner", lambda folder: 1)  # a server that is starting
+    assert [site.state for site in status(operator).sites] == ["unknown", "unknown"]
 
 
 def test_status_adds_up_rounds_and_bytes_by_site(operator: Operator) -> None:
