@@ -102,9 +102,12 @@ class Site:
     def _source(self, config: Config) -> Source:
         if self.data is None:
             return config.data
-        if isinstance(config.data, ImageFiles):  # decoded as the recipe says
-            return replace(config.data, root=self.data)
-        return Folder(root=self.data, labels=False)
+        return files_of(config.data, self.data)
+
+
+def files_of(source: Source, root: Path) -> ImageFiles:
+    """A site's own files, decoded as the recipe says if it says so."""
+    return replace(source, root=root) if isinstance(source, ImageFiles) else Folder(root=root, labels=False)
 
 
 class Notes:
