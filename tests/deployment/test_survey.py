@@ -65,7 +65,7 @@ def test_a_survey_estimates_every_stage_that_trains(images: Path, recipe: Path) 
     assert found.memory > 50 * 2**20  # torch alone takes more
 
 
-def test_memory_is_the_process_s_where_the_recipe_says_cpu(
+def test_memory_is_that_of_the_process_where_the_recipe_says_cpu(
     images: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
