@@ -94,7 +94,8 @@ def train(message: Message, context: Context) -> Message:
 
     def work(site: Site) -> RecordDict:
         started = time.monotonic()
-        update = site.answer(records.unpack_order(message.content), time.time() + message.metadata.ttl)
+        until = message.metadata.created_at + message.metadata.ttl  # then the server gives it up
+        update = site.answer(records.unpack_order(message.content), until)
         return records.pack_reply(records.Replied(update, time.monotonic() - started))
 
     return _reply(message, context, work)

@@ -89,7 +89,7 @@ class Site:
         if not run.isalnum() or not (self.folder / run).is_dir():
             return
         notes = Notes(self.folder / run)
-        with suppress(RefusalError), notes.locked(until=0.0):
+        with suppress(RefusalError), notes.locked(None):
             notes.drop()
             log.info("A finished run was forgotten.")
 
@@ -103,9 +103,12 @@ class Site:
     def _source(self, config: Config) -> Source:
         if self.data is None:
             return config.data
-        if isinstance(config.data, ImageFiles):  # decoded as the recipe says
-            return replace(config.data, root=self.data)
-        return Folder(root=self.data, labels=False)
+        return files_of(config.data, self.data)
+
+
+def files_of(source: Source, root: Path) -> ImageFiles:
+    """A site's own files, decoded as the recipe says if it says so."""
+    return replace(source, root=root) if isinstance(source, ImageFiles) else Folder(root=root, labels=False)
 
 
 class Notes:
@@ -118,14 +121,20 @@ class Notes:
         self.folder = folder
 
     @contextmanager
-    def locked(self, until: float) -> Iterator[None]:
-        """Be the only process at work for this site; one that was killed lets go."""
+    def locked(self, until: float | None) -> Iterator[None]:
+        """Be the only process at work for this site; one that was killed lets go.
+
+        It waits until the task lapses (None: not at all), and one that has lapsed is not begun: it would
+        undo what a later one remembers.
+        """
         make_folder(self.folder, "what the site remembers")
         with (self.folder / "lock").open("w") as file:
             while not claim(file.fileno()):
-                if time.time() > until:
+                if until is None or time.time() > until:
                     raise RefusalError("It is still busy with earlier work.")
                 time.sleep(GLANCE)
+            if until is not None and time.time() > until:
+                raise RefusalError("Its task came too late to be begun.")
             yield
 
     def recall(self, moment: Moment) -> State:

@@ -1,5 +1,7 @@
 """The folders of a federation: what is in them, who may read it, and what is refused."""
 
+import re
+import shlex
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +31,48 @@ def test_a_sites_folder_has_its_own_key_and_no_other(operator: Operator) -> None
     held = b"".join(contents(site.path).values())
     assert not any(secret in held for secret in secrets)
     assert site.read() == ("north", "127.0.0.1:8000")
+
+
+@pytest.mark.parametrize("server", ["host", ":8000", "host:", "host:abc", "host:0", "host:65536", "[::1]"])
+def test_a_site_whose_server_has_no_port_is_refused_in_a_sentence(operator: Operator, server: str) -> None:
+    site = operator.site("north")
+    site.file.write_text(f'name = "north"\nserver = "{server}"\n')
+    with pytest.raises(InputError, match=rf"has the server '{re.escape(server)}': write it as"):
+        site.read()
+
+
+def settings(unit: Path) -> dict[str, list[str]]:
+    """What systemd reads in a unit: words that may be quoted, with %% for %."""
+    pairs = [line.split("=", 1) for line in unit.read_text().splitlines() if re.match(r"\w+=", line)]
+    return {key: shlex.split(value.replace("%%", "%")) for key, value in pairs}
+
+
+def test_services_decode_images_into_a_folder_that_they_may_write(operator: Operator) -> None:
+    units = [*operator.path.rglob("*.service")]
+    assert len(units) == 3  # server and two sites
+    for unit in map(settings, units):
+        (writable,) = unit["ReadWritePaths"]
+        assert unit["ProtectSystem"] == ["strict"]
+        assert unit["Environment"] == [f"FEDMCC_DATA={writable}/cache"]
+
+
+def test_a_service_finds_a_folder_whose_name_systemd_would_split_and_expand(tmp_path: Path) -> None:
+    folder = tmp_path / "our 100% own"
+    operator = found(folder, Terms("host", 8000, 8001, ("a",)), 1)
+    unit = settings(operator.server / "fedmcc-server.service")
+    program, *words = unit["ExecStart"]
+    assert program.endswith("/fedmcc")
+    run = ["--run", f"{folder}/runs/recipe-001"]
+    assert words == ["server", "start", str(folder), f"{folder}/recipe.toml", *run]
+    assert unit["ReadWritePaths"] == [str(folder)]
+    assert "%" not in (operator.server / "fedmcc-server.service").read_text().split("[Unit]")[1].replace(
+        "%%", ""
+    )
+
+
+def test_a_service_that_is_ended_on_purpose_stays_ended(operator: Operator) -> None:
+    for unit in map(settings, operator.path.rglob("*.service")):
+        assert (unit["Restart"], unit["SuccessExitStatus"]) == (["on-failure"], ["130"])
 
 
 def test_founding_refuses_a_folder_in_use_and_changes_nothing(operator: Operator) -> None:

@@ -99,6 +99,23 @@ def test_a_certificate_of_another_host_is_refused(
         greet(elsewhere, trusted)
 
 
+@pytest.mark.parametrize("reset", [False, True])
+def test_who_hangs_up_at_once_may_come_later(trusted: Path, reset: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            connection, _ = listener.accept()
+            if not reset:
+                connection.recv(10_000)  # what was not read makes a reset of the end
+            connection.close()
+
+        thread = threading.Thread(target=hang_up, daemon=True)
+        thread.start()
+        with pytest.raises(AbsentError):
+            greet(f"127.0.0.1:{listener.getsockname()[1]}", trusted)
+        thread.join(10)
+
+
 def test_nobody_there_is_no_refusal(trusted: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"

@@ -1,12 +1,18 @@
 """Which run a server goes on with, what it follows, and what it says of its end."""
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fedmcc.deployment.folders import Operator
-from fedmcc.deployment.server import Ready, _last_words, choose_run, follow, plan
+from fedmcc.deployment.flower import CommandLine, FlowerError
+from fedmcc.deployment.folders import Operator, Terms, make_private
+from fedmcc.deployment.founding import found
+from fedmcc.deployment.processes import free_port, refuse_taken, running, wait_until
+from fedmcc.deployment.proxy import installed, own_host, words
+from fedmcc.deployment.server import Ready, _last_words, _open, choose_run, follow, plan
 from fedmcc.deployment.status import status
 from fedmcc.errors import InputError
 from fedmcc.experiment import Finished, Scored
@@ -77,11 +83,53 @@ def test_a_run_that_fails_says_why(ready: Ready, tmp_path: Path) -> None:
         list(follow(ready, Run(tmp_path / "run"), "7", ROUNDS))
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "2001:db8::1", "fed.example.org"])
+def test_the_proxy_is_found_wherever_it_listens(host: str, tmp_path: Path) -> None:
+    if (nginx := installed()) is None:
+        message = "nginx is not installed"
+        pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
+    terms = Terms(host, free_port(), free_port(), ("north",))
+    operator = found(tmp_path / "federation", terms, 1)
+    make_private([operator.home, operator.logs, operator.server / "proxy"])
+    refuse_taken(terms.port, own_host(terms))
+    with running(words(nginx, operator), operator.home, operator.logs / "proxy.log"):
+        assert wait_until(lambda: _open(operator, terms), 30.0)
+        with pytest.raises(InputError, match="in use by another program"):
+            refuse_taken(terms.port, own_host(terms))
+
+
 def test_a_log_without_an_error_gives_its_last_line(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("first\n\nbind() to 0.0.0.0:443 failed (13: Permission denied)\n\n")
     assert _last_words(tmp_path / "log").startswith(
         "bind() to 0.0.0.0:443 failed (13: Permission denied). Its"
     )
+
+
+@pytest.fixture
+def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a script in the place of Flower's program."""
+    path = tmp_path / "flwr"
+    monkeypatch.setattr("fedmcc.deployment.flower.program", lambda name: str(path))
+
+    def write(script: str) -> None:
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o700)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "script", ["exec sleep 30", "echo '[]'", "echo 3", "echo no >&2; exit 1", "echo '{}'"]
+)
+def test_whatever_flower_answers_ends_in_a_sentence(
+    script: str, flwr: Callable[[str], None], operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmcc.deployment.flower.SECONDS", 1.0)
+    flwr(script)
+    with pytest.raises(FlowerError, match=r"`flwr supernode` (failed: |did not end within 1 seconds)"):
+        CommandLine(operator.home).nodes()
+    monkeypatch.setattr("fedmcc.deployment.processes.owner", lambda folder: 1)  # a server that is starting
+    assert [site.state for site in status(operator).sites] == ["unknown", "unknown"]
 
 
 def test_status_adds_up_rounds_and_bytes_by_site(operator: Operator) -> None:

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedmcc import config
+from fedmcc.data.imagenet import ImageNet10
 from fedmcc.deployment.survey import configured, survey
 from fedmcc.errors import InputError
+from fedmcc.sites import Site
 
 RECIPE = """
 threads = 1
@@ -60,6 +63,30 @@ def test_a_survey_estimates_every_stage_that_trains(images: Path, recipe: Path) 
     assert [load.stage for load in found.loads] == ["representation", "clustering"]
     assert all(load.seconds > 0 and load.sent > 0 for load in found.loads)
     assert found.memory > 50 * 2**20  # torch alone takes more
+
+
+def test_memory_is_that_of_the_process_where_the_recipe_says_cpu(
+    images: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda *device: 0)
+    assert survey(configured(images, recipe)).memory > 50 * 2**20
+
+
+@pytest.mark.parametrize("name", ["folder", "digits", "imagenet10", "tiny-imagenet"])
+def test_a_survey_decodes_as_the_site_would(name: str, tmp_path: Path, images: Path, recipe: Path) -> None:
+    text = RECIPE.replace("folder", name).replace("size = 8", "")
+    recipe.write_text(text)
+    assert configured(images, recipe).data == Site("a", tmp_path, images)._source(config.load(recipe))
+
+
+def test_a_survey_measures_the_files_of_a_known_data_set(tmp_path: Path, recipe: Path) -> None:
+    for wnid in ImageNet10.wnids:
+        (tmp_path / "own" / "train" / wnid).mkdir(parents=True)
+        Image.new("L", (20, 16)).save(tmp_path / "own" / "train" / wnid / "1.png")
+    recipe.write_text(RECIPE.replace("folder", "imagenet10"))
+    found = survey(configured(tmp_path / "own", recipe))
+    assert (len(found.images), found.sizes.largest) == (10, (20, 16))
 
 
 def test_a_single_image_is_refused(tmp_path: Path, recipe: Path) -> None:

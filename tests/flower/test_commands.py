@@ -6,8 +6,11 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from fedmcc import simulation
+from fedmcc import config, simulation
 from fedmcc.cli import app
+from fedmcc.deployment.server import agreed
+from fedmcc.errors import InputError
+from fedmcc.runs import Run
 
 
 def _fedmcc(*words: object) -> Result:
@@ -35,6 +38,20 @@ def test_without_ray_the_simulation_says_what_to_install(
     assert result.exit_code == 2
     assert "pip install 'fedmcc[simulation]'" in result.output
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_goes_on_with_its_own_recipe_alone(three, tmp_path: Path) -> None:
+    federation = three()
+    next(federation.serve())
+    run, table = Run(tmp_path / "run"), federation.table
+    own = agreed(run, config.parse(table))
+    assert (own.views.size, own.method.rounds) == (8, 3)  # the recipe leaves the size open
+    with pytest.raises(InputError, match=r"begun with another method\.rounds than the recipe has: .*--run"):
+        agreed(run, config.parse(config.put(table, "method.rounds", 9)))
+    with pytest.raises(InputError, match=r"begun with another method\.name than"):
+        agreed(run, config.parse(config.put(table, "method", {"name": "fedbyol"})))
+    new = config.parse(config.put(table, "method.rounds", 9))
+    assert agreed(Run(tmp_path / "new"), new) == new
 
 
 def test_the_run_of_a_federation_is_not_resumed_without_its_sites(three, tmp_path: Path) -> None:

@@ -166,14 +166,40 @@ def test_a_record_that_is_missing_is_refused_in_a_sentence(missing):
         unpack_reply(records, client=2)
 
 
-@pytest.mark.parametrize("change", [{"name": ""}, {"name": "a\nb"}, {"name": "x" * 999}, {"samples": 0}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": "1\n2"},
+        {"version": "9" * 999},
+        {"name": ""},
+        {"name": "a\nb"},
+        {"name": "x" * 999},
+        {"samples": 0},
+    ],
+)
 def test_a_hello_that_makes_no_sense_is_refused(change):
     hello = Hello("site-a", 40, 1, 8, "0.1.0", "abc")._replace(**change)
     with pytest.raises(UnreadableError):
         unpack_hello(pack_hello(hello))
 
 
+FORGED = "no.\n2030-01-01 00:00:00 Site b \x1b[2K is there: naïve\u2028\ud800"
+SHOWN = r"no.\n2030-01-01 00:00:00 Site b \x1b[2K is there: naïve\u2028\ud800"
+
+
+def test_a_site_can_neither_forge_a_line_of_the_log_nor_steer_a_terminal():
+    told = pack_failure(Failed(FORGED))
+    assert unpack_reply(told, client=0).reason == unpack_hello(told).reason == SHOWN
+    assert unpack_text(pack_text(FORGED)) == SHOWN
+    assert (
+        unpack_reply(pack_reply(Replied(replace(UPDATE, stage=FORGED), 1.0)), client=0).update.stage == SHOWN
+    )
+    with pytest.raises(UnreadableError, match=r"^The name of one of its tensors is no name\.$"):
+        unpack_reply(pack_reply(Replied(replace(UPDATE, weights={"a\nb": torch.ones(1)}), 1.0)), client=0)
+
+
 def test_a_site_cannot_lengthen_the_log_nor_the_clock():
-    assert len(unpack_reply(pack_failure(Failed("x" * 10_000)), client=0).reason) == 200
+    for sign in "x\n":
+        assert len(unpack_reply(pack_failure(Failed(sign * 10_000)), client=0).reason) == 200
     assert unpack_reply(pack_reply(Replied(UPDATE, float("inf"))), client=0).seconds == 0
     assert unpack_reply(RecordDict({"facts": ConfigRecord({"failure": "a"})}), client=0) == Failed("a")

@@ -2,6 +2,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from flwr.app import Context, RecordDict
 from PIL import Image
 
 from fedmcc import config
+from fedmcc.engines.flower.records import unpack_reply
 from fedmcc.errors import InputError
-from fedmcc.flower_app import DEFAULTS, service_of, site_of, write_bundle
+from fedmcc.flower_app import DEFAULTS, client_app, service_of, site_of, write_bundle
 from fedmcc.messages import Greeting, Moment, Order, Task
 from fedmcc.sites import ForgottenError, Notes, RefusalError, Shard, Site
 
@@ -52,7 +54,7 @@ def test_a_site_does_one_thing_at_a_time(tmp_path):
         with notes.locked(time.time() + 60):
             order.append("second")
 
-    with notes.locked(time.time()):
+    with notes.locked(None):
         with pytest.raises(RefusalError, match="still busy"), notes.locked(time.time() - 1):
             pass
         thread = threading.Thread(target=work)
@@ -63,12 +65,25 @@ def test_a_site_does_one_thing_at_a_time(tmp_path):
     assert order == ["first", "second"]
 
 
+def test_a_task_that_has_lapsed_is_refused_and_leaves_what_is_remembered(three):
+    federation = three()
+    next(federation.serve())
+    order = next(m for m in federation.grid.sent if m.metadata.message_type == "train")
+    node = federation.grid.nodes[order.metadata.dst_node_id]
+    (kept,) = Path(node["state-dir"]).rglob("*.safetensors")
+    kept.rename(kept.with_stem("representation-000009"))  # of a later task
+    order.metadata.created_at -= order.metadata.ttl + 1
+    reply = client_app(order, Context(1, 1, node, RecordDict(), {}))
+    assert unpack_reply(reply.content, client=0).reason == "Its task came too late to be begun."
+    assert [path.stem for path in kept.parent.glob("*.safetensors")] == ["representation-000009"]
+
+
 def test_a_finished_run_is_forgotten_and_no_other(tmp_path):
     recipe = config.dump(config.parse({"clusters": 2, "data": {"name": "synthetic", "limit": 4}}))
     for run in ("done", "busy", "interrupted"):
         (tmp_path / run).mkdir()
         Notes(tmp_path / run).keep(Moment("joint", 1), STATE, None)
-    with Notes(tmp_path / "busy").locked(time.time()):
+    with Notes(tmp_path / "busy").locked(None):
         Site("a", tmp_path).hello(Greeting(recipe, ("done", "busy", "elsewhere", "..")))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["busy", "interrupted"]
     assert _moments(tmp_path / "busy") == _moments(tmp_path / "interrupted") == ["joint-000001.safetensors"]

@@ -70,6 +70,51 @@ def test_a_server_needs_a_recipe_that_exists(fedmcc: Command, refused: Callable[
     assert refused("server", "start", "fed", "no.toml").startswith("There is no recipe at no.toml")
 
 
+def test_a_finished_run_is_left_alone_and_no_other_begun(fedmcc: Command, tmp_path: Path) -> None:
+    fedmcc(*INIT)
+    (tmp_path / "recipe.toml").write_text("clusters = 2\n")
+    done = tmp_path / "fed/runs/recipe-001"
+    done.mkdir(parents=True)
+    (done / "scores.json").write_text("{}")
+    result = fedmcc("server", "start", "fed", "recipe.toml", "--run", done)
+    assert (result.exit_code, result.stderr) == (0, f"The run in {done} is complete: --run begins another.\n")
+    assert [run.name for run in done.parent.iterdir()] == ["recipe-001"]
+    assert not (tmp_path / "fed/server/logs").exists()
+
+
+def test_a_begun_run_refuses_another_recipe(
+    fedmcc: Command, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    fedmcc(*INIT)
+    (tmp_path / "recipe.toml").write_text("clusters = 2\n")
+    begun = tmp_path / "fed/runs/recipe-001"
+    begun.mkdir(parents=True)
+    (begun / "config.toml").write_text("clusters = 3\n")
+    sentence = refused("server", "start", "fed", "recipe.toml")
+    assert sentence.startswith(f"{begun} was begun with another clusters than the recipe has")
+    assert not (tmp_path / "fed/server/logs").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "values", "remedy"),
+    [
+        ("--min-sites", (0, -1, 3), "give a number from 1 to 2."),
+        ("--wait", (0, -1, "nan", "inf"), "give seconds above 0."),
+        ("--round-timeout", (0, -5), "give seconds above 0."),
+    ],
+)
+def test_what_no_federation_could_do_is_refused_at_once(
+    fedmcc: Command, refused: Callable[..., str], option: str, values: tuple[object, ...], remedy: str
+) -> None:
+    fedmcc(*INIT)
+    Path("recipe.toml").write_text("clusters = 2\n")
+    for value in values:
+        assert (
+            refused("server", "start", "fed", "recipe.toml", option, value)
+            == f"{option} is {value}: {remedy}"
+        )
+
+
 def test_a_server_without_nginx_says_what_to_do_and_starts_nothing(
     fedmcc: Command, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,14 +33,18 @@ def start(
     from fedmcc import config, screen
     from fedmcc.deployment import founding
     from fedmcc.deployment.folders import Operator
-    from fedmcc.deployment.server import Order, choose_run
+    from fedmcc.deployment.server import Order, agreed, choose_run, refuse_impossible
 
     operator = Operator(folder.resolve())
-    loaded = config.load(recipe)
     chosen = choose_run(operator, recipe, run)
+    if chosen.finished:
+        screen.say(f"The run in {chosen.path} is complete: --run begins another.")
+        return
+    loaded = agreed(chosen, config.load(recipe))
+    order = Order(config.dump(loaded), chosen.path, min_sites, wait, round_timeout)
+    refuse_impossible(order, operator.terms())
     if complaint := founding.expiry_complaint(operator):
         screen.warn(complaint)
-    order = Order(config.dump(loaded), chosen.path, min_sites, wait, round_timeout)
     _serve(operator, loaded, order, proxy)
 
 

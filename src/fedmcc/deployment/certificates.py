@@ -120,7 +120,7 @@ def _dated(days: int, now: datetime | None) -> x509.CertificateBuilder:
 
 def _alternatives(host: str) -> list[x509.GeneralName]:
     names: list[x509.GeneralName] = []
-    for name in dict.fromkeys((host, "localhost", "127.0.0.1")):
+    for name in dict.fromkeys((host, "localhost", "127.0.0.1", "::1")):
         try:
             names.append(x509.IPAddress(ipaddress.ip_address(name)))
         except ValueError:

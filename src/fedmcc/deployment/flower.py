@@ -59,14 +59,20 @@ class CommandLine:
 
     def _call(self, *words: object) -> dict[str, Any]:
         command = [program("flwr"), *map(str, words), "--format", "json"]
-        done = subprocess.run(
-            command, env=environment(self.home), capture_output=True, text=True, timeout=SECONDS, check=False
-        )
+        env = environment(self.home)
+        try:
+            done = subprocess.run(
+                command, env=env, capture_output=True, text=True, timeout=SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise FlowerError(f"`flwr {words[0]}` did not end within {SECONDS:g} seconds") from None
         try:
             answer = json.loads(done.stdout)
         except json.JSONDecodeError:
+            answer = None
+        if not isinstance(answer, dict):
             answer = {"error-message": (done.stderr or done.stdout).strip()[-300:]}
-        if done.returncode or not isinstance(answer, dict) or not answer.get("success"):
+        if done.returncode or not answer.get("success"):
             raise FlowerError(f"`flwr {words[0]}` failed: {answer.get('error-message', 'no reason given')}")
         return answer
 

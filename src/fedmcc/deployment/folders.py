@@ -41,7 +41,7 @@ class Terms:
                 f"'{self.host}' is no host: give a name such as fed.example.org, or an IP address."
             )
         for port in (self.port, self.control_port):
-            if not 1 <= port <= 65535:
+            if not _is_port(port):
                 raise InputError(f"{port} is no port: give a number from 1 to 65535.")
         if self.port == self.control_port:
             raise InputError(f"Both ports are {self.port}: give --control-port another number.")
@@ -169,8 +169,11 @@ class Site:
         """The site's name and the server's address."""
         table = _read(self.file, "ask the operator for the folder of this site")
         name, server = table.get("name"), table.get("server")
-        if not isinstance(name, str) or not isinstance(server, str) or ":" not in server:
+        if not isinstance(name, str) or not isinstance(server, str):
             raise InputError(f"{self.file} needs `name` and `server`: ask the operator for a whole copy.")
+        host, _, port = server.rpartition(":")
+        if not host or not port.isdecimal() or not _is_port(int(port)):
+            raise InputError(f"{self.file} has the server '{server}': write it as fed.example.org:8000.")
         for file in (self.authority_certificate, self.key):
             if not file.exists():
                 raise InputError(f"{file} is missing: ask the operator for the whole folder of this site.")
@@ -191,6 +194,10 @@ def _read(path: Path, remedy: str) -> dict[str, Any]:
         raise InputError(f"There is no {path}: {remedy}.") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"Cannot read {path}: {error}.") from None
+
+
+def _is_port(number: int) -> bool:
+    return 1 <= number <= 65535
 
 
 def _is_address(host: str) -> bool:

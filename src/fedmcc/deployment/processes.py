@@ -5,6 +5,7 @@ Flower's programs start others in sessions of their own, which a process group w
 """
 
 import ctypes
+import errno
 import os
 import signal
 import socket
@@ -142,11 +143,15 @@ def taken(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def refuse_taken(port: int) -> None:
+def refuse_taken(port: int, host: str = "127.0.0.1") -> None:
     """A port that another program has cannot be ours."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.create_server(("127.0.0.1", port)).close()
-    except OSError:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            reason = error.strerror or error
+            raise InputError(f"Cannot listen on port {port} of {host}: {reason}. Choose another.") from None
         raise InputError(f"Port {port} is in use by another program: stop that, or choose another.") from None
 
 

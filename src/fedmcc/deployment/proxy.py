@@ -102,12 +102,20 @@ def words(program: str, operator: Operator) -> Sequence[str]:
     )
 
 
-def _listen(terms: Terms) -> str:
-    """All interfaces, but for a server that is to be reached from its own machine alone."""
+def own_host(terms: Terms) -> str:
+    """Where nginx is reached from its own machine."""
     try:
         address = ipaddress.ip_address(terms.host)
     except ValueError:
-        return str(terms.port)
+        return "127.0.0.1"
     if address.is_loopback:
+        return terms.host
+    return "::1" if address.version == 6 else "127.0.0.1"
+
+
+def _listen(terms: Terms) -> str:
+    """All interfaces, but for a server that is to be reached from its own machine alone."""
+    host = own_host(terms)
+    if host == terms.host:
         return terms.address
-    return f"[::]:{terms.port}" if address.version == 6 else str(terms.port)
+    return f"[::]:{terms.port}" if host == "::1" else str(terms.port)

@@ -31,6 +31,8 @@ def greet(server: str, authority: Path) -> None:
             pass
     except ssl.SSLCertVerificationError as error:
         raise InputError(_refusal(server, error)) from None
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # a proxy whose server is away does so
+        raise AbsentError("it hangs up") from None
     except ssl.SSLError:
         raise InputError(
             f"{server} does not speak TLS: nothing was sent. Ask the operator whether the address is right."

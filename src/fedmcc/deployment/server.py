@@ -1,19 +1,24 @@
 """The server of a federation: Flower's on this machine alone, a proxy before it, a run that is followed."""
 
 import json
+import math
 import os
 import re
 import signal
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any, NamedTuple
 
 import tomli_w
 
+from fedmcc import config
+from fedmcc.config import Config
 from fedmcc.deployment import flower, processes, proxy
 from fedmcc.deployment.folders import PRIVATE, Operator, Terms, make_private
 from fedmcc.deployment.founding import write_proxy
@@ -27,6 +32,7 @@ from fedmcc.training import Step
 READY = 120.0  # seconds in which the programs must be up
 GLANCE = 0.5  # seconds between two looks at the metrics
 AT_ONCE = 4  # keys registered at a time
+FILLED_IN = ("partition.", "engine.", "data.root")  # a federation's own, or the starting folder's
 
 
 class Ready(NamedTuple):
@@ -72,8 +78,9 @@ def serving(operator: Operator, proxied: bool = True) -> Iterator[Ready]:
         stack.callback(processes.sweep, operator.home)
         make_private([operator.home, operator.logs, operator.server / "proxy"])
         port = terms.control_port if nginx else terms.port
-        for taken in {port, terms.port}:
-            processes.refuse_taken(taken)
+        processes.refuse_taken(port)
+        if nginx:
+            processes.refuse_taken(terms.port, proxy.own_host(terms))
         log = operator.logs / "flower.log"
         processes.set_aside(log)
         link = stack.enter_context(processes.running(flower.superlink(operator, port), operator.home, log))
@@ -100,6 +107,30 @@ def choose_run(operator: Operator, recipe: Path, chosen: Path | None) -> Run:
     if begun and not Run(begun[-1]).finished:
         return Run(begun[-1])
     return Run(free)
+
+
+def refuse_impossible(order: Order, terms: Terms) -> None:
+    """What no federation of these sites could do, said before anybody waits for it."""
+    if not 1 <= order.least <= len(terms.sites):
+        raise InputError(f"--min-sites is {order.least}: give a number from 1 to {len(terms.sites)}.")
+    for option, seconds in (("--wait", order.wait), ("--round-timeout", order.timeout)):
+        if not 0 < seconds < math.inf:
+            raise InputError(f"{option} is {seconds:g}: give seconds above 0.")
+
+
+def agreed(run: Run, recipe: Config) -> Config:
+    """What a run is run with: one that is begun goes on with its own configuration, and with no other."""
+    if not run.config_file.exists():
+        return recipe
+    own = config.load(open_run(run.path).config_file)
+    old = _flat(own)
+    for key, value in _flat(recipe).items():
+        if value not in (old.get(key), "auto") and not key.startswith(FILLED_IN):
+            raise InputError(
+                f"{run.path} was begun with another {key} than the recipe has: "
+                "restore the recipe, or begin another run with --run."
+            )
+    return own
 
 
 def start(ready: Ready, order: Order) -> str:
@@ -182,6 +213,18 @@ def _committed(run: Run) -> list[dict[str, Any]]:
     return open_run(run.path).rows()[: run.read_json("resume/progress.json").get("rows", 0)]
 
 
+def _flat(whole: Config) -> dict[str, Any]:
+    """A configuration by dotted keys, without what it leaves open."""
+    flat: dict[str, Any] = {}
+    for key, value in tomllib.loads(config.dump(whole)).items():
+        flat |= (
+            {f"{key}.{name}": inner for name, inner in value.items()}
+            if isinstance(value, dict)
+            else {key: value}
+        )
+    return flat
+
+
 def _register(operator: Operator, terms: Terms, line: flower.CommandLine) -> dict[str, int]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         numbers = pool.map(line.register, map(operator.public_key, terms.sites))
@@ -190,7 +233,7 @@ def _register(operator: Operator, terms: Terms, line: flower.CommandLine) -> dic
 
 def _open(operator: Operator, terms: Terms) -> bool:
     try:
-        greet(f"127.0.0.1:{terms.port}", operator.authority_certificate)
+        greet(replace(terms, host=proxy.own_host(terms)).address, operator.authority_certificate)
     except AbsentError:
         return False
     return True

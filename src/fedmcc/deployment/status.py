@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedmcc.deployment import processes
-from fedmcc.deployment.flower import CommandLine
+from fedmcc.deployment.flower import CommandLine, FlowerError
 from fedmcc.deployment.folders import Operator
 from fedmcc.runs import Row, Run
 
@@ -17,7 +17,7 @@ class Attendance(NamedTuple):
     """One site."""
 
     name: str
-    state: str  # online, offline, not seen, or unknown while the server is not running
+    state: str  # online, offline, not seen, or unknown while the server does not run or is starting
     seen: str  # when it last came or went, in UTC
     rounds: int  # that counted
     down: int  # bytes
@@ -67,9 +67,12 @@ def _written(operator: Operator, name: str) -> dict[str, Any]:
 
 
 def _known(operator: Operator) -> dict[str, dict[str, Any]]:
-    """What Flower says of each site, by name."""
+    """What Flower says of each site, by name; nothing while it is still starting."""
     numbers = _written(operator, "nodes.json")
-    nodes = {node["node-id"]: node for node in CommandLine(operator.home).nodes()}
+    try:
+        nodes = {node["node-id"]: node for node in CommandLine(operator.home).nodes()}
+    except FlowerError:
+        return {}
     return {name: nodes[str(node)] for name, node in numbers.items() if str(node) in nodes}
 
 

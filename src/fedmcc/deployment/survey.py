@@ -13,12 +13,12 @@ import torch
 
 from fedmcc import assembly, config
 from fedmcc.data.base import ImageSet
-from fedmcc.data.folder import Folder
 from fedmcc.engines.embedded import EmbeddedOptions
 from fedmcc.errors import InputError
 from fedmcc.methods.base import Stage
 from fedmcc.partition import Sharing
 from fedmcc.randomness import generator
+from fedmcc.sites import files_of
 from fedmcc.states import select
 from fedmcc.training import drawn_pairs, train, trainable
 
@@ -57,11 +57,10 @@ class Survey:
 def configured(data: Path, recipe: Path | None) -> config.Config:
     """The recipe as it would be run on these images alone."""
     loaded = config.parse({}) if recipe is None else config.load(recipe)
-    source = loaded.data if isinstance(loaded.data, Folder) else Folder()
     return replace(
         loaded,
         general=replace(loaded.general, clusters=loaded.general.clusters or CLUSTERS),
-        data=replace(source, root=data.resolve()),
+        data=files_of(loaded.data, data.resolve()),
         partition=Sharing(),
         federation=replace(loaded.federation, fraction=1.0, count=None, only=None, minimum=1),
         evaluation=replace(loaded.evaluation, split=None),
@@ -78,7 +77,8 @@ def survey(loaded: config.Config) -> Survey:
     loaded = replace(loaded, training=replace(loaded.training, batch_size=few))
     experiment = assembly.assemble(replace(loaded, general=_possible(loaded.general, len(images))), images)
     loads = tuple(_load(experiment, stage) for stage in experiment.stages if stage.trained)
-    return Survey(images, _sizes(loaded.data.root or Path(), images), loads, _memory())
+    root = files_of(loaded.data, loaded.data.root or Path()).listing().root  # may lie below data.root
+    return Survey(images, _sizes(root, images), loads, _memory(next(experiment.net.parameters()).device))
 
 
 def _possible(general: config.General, images: int) -> config.General:
@@ -115,9 +115,9 @@ def _sizes(root: Path, images: ImageSet) -> Sizes:
     return Sizes(by_area[0], (int(median(widths)), int(median(heights))), by_area[-1], total)
 
 
-def _memory() -> int:
-    """Of an accelerator where there is one, else of this process, which has just done what a round does."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
+def _memory(device: torch.device) -> int:
+    """Of the accelerator that was used, else of this process, which has just done what a round does."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -11,8 +11,11 @@ After=network-online.target
 
 [Service]
 ExecStart={command}
+Environment={cache}
 # Best a user of its own: `User=fedmcc` here, and the folder belongs to it.
 Restart=on-failure
+# Who ends it on purpose finds it ended: 130 is what it answers to SIGTERM.
+SuccessExitStatus=130
 RestartSec=30
 KillMode=mixed
 TimeoutStopSec=60
@@ -33,12 +36,15 @@ WantedBy=multi-user.target
 
 
 def server_unit(folder: Path) -> str:
-    """The server with the recipe in its folder."""
+    """The server with the recipe in its folder, for one run: a machine that restarts begins no other."""
+    recipe = folder / "recipe.toml"
+    paths = map(_quoted, (_program(), folder, recipe, folder / "runs" / "recipe-001"))
     return UNIT.format(
-        how=f"Put the recipe at {folder}/recipe.toml, this file into /etc/systemd/system.",
+        how=f"Put the recipe at {recipe} and this into /etc/systemd/system; for another run change --run.",
         description="The server of a fedmcc federation",
-        command=f"{_program()} server start {folder} {folder}/recipe.toml",
-        writes=folder,
+        command="{} server start {} {} --run {}".format(*paths),
+        cache=_quoted(f"FEDMCC_DATA={folder}/cache"),
+        writes=_quoted(folder),
         devices="yes",
     )
 
@@ -47,12 +53,19 @@ def site_unit(name: str) -> str:
     """A site; where it lies on the site's machine is the site's to say."""
     folder = f"/srv/fedmcc/{name}"
     return UNIT.format(
-        how="Change the three paths to yours, then put this file into /etc/systemd/system.",
+        how=f"Make /opt/fedmcc, {folder} and /srv/images yours, and put this into /etc/systemd/system.",
         description=f"The site {name} of a fedmcc federation",
-        command=f"/opt/fedmcc/bin/fedmcc site start {folder} --data /srv/images",
-        writes=folder,
+        command=f"/opt/fedmcc/bin/fedmcc site start {_quoted(folder)} --data {_quoted('/srv/images')}",
+        cache=_quoted(f"FEDMCC_DATA={folder}/cache"),
+        writes=_quoted(folder),
         devices="no",
     )
+
+
+def _quoted(word: object) -> str:
+    """A word for systemd, which parts at spaces and expands %; a folder with a $ was refused already."""
+    text = str(word).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{text}"'
 
 
 def _program() -> Path:

@@ -106,11 +106,11 @@ def unpack_reply(records: RecordDict, client: int) -> Replied | Failed:
     """What this client answered."""
     facts = _facts(records)
     if "failure" in facts:
-        return Failed(_get(facts, "failure", str)[:LONGEST], facts.get("forgot") is True)
+        return Failed(_sentence(facts, "failure"), facts.get("forgot") is True)
     seconds = _get(facts, "seconds", float)
     update = Update(
         client=client,
-        stage=_get(facts, "stage", str),
+        stage=_sentence(facts, "stage"),
         round=_get(facts, "round", int),
         samples=_get(facts, "samples", int),
         loss=_get(facts, "loss", float) if "loss" in facts else None,
@@ -134,10 +134,11 @@ def unpack_hello(records: RecordDict) -> Hello | Failed:
     """Who a site says that it is."""
     facts = _facts(records)
     if "failure" in facts:
-        return Failed(_get(facts, "failure", str)[:LONGEST])
+        return Failed(_sentence(facts, "failure"))
     hello = Hello(**{key: _get(facts, key, kind) for key, kind in Hello.__annotations__.items()})
-    if not hello.name or len(hello.name) > LONGEST or not hello.name.isprintable():
-        raise UnreadableError("Its name is no name.")
+    for key, text in (("name", hello.name), ("version", hello.version)):
+        if not text or len(text) > LONGEST or not text.isprintable():
+            raise UnreadableError(f"Its {key} is no {key}.")
     if min(hello.samples, hello.channels, hello.size) < 1:
         raise UnreadableError("It has no images.")
     return hello
@@ -164,7 +165,7 @@ def pack_text(text: str) -> RecordDict:
 
 def unpack_text(records: RecordDict) -> str:
     """Undoes `pack_text`."""
-    return _get(_facts(records), "text", str)
+    return _printable(_get(_facts(records), "text", str))
 
 
 def pack_state(state: State) -> Packed:
@@ -183,6 +184,8 @@ def unpack_state(packed: Packed) -> State:
     except (SafetensorError, KeyError, ValueError, RuntimeError):  # whose words could be the site's
         raise UnreadableError("Its tensors are damaged.") from None
     for name, value in state.items():
+        if not name.isprintable():
+            raise UnreadableError("The name of one of its tensors is no name.")
         if value.dtype not in KINDS:
             raise UnreadableError(f"Its {name:.80} is of no type that travels.")
         if value.dtype is torch.bool and value.numel() and value.view(torch.uint8).max() > 1:
@@ -213,6 +216,15 @@ def _state(records: RecordDict, key: str) -> State:
     if not isinstance(arrays, ArrayRecord) or arrays.keys() != {NUMBERS}:
         raise UnreadableError(f"It has no {key}.")
     return unpack_state(Packed(_get(_facts(records), key, bytes), arrays[NUMBERS]))
+
+
+def _sentence(facts: Mapping[str, Any], key: str) -> str:
+    """What a site says, as it may enter a log: it can neither begin a line nor steer a terminal."""
+    return _printable(_get(facts, key, str)[:LONGEST])[:LONGEST]
+
+
+def _printable(text: str) -> str:
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def _get(facts: Mapping[str, Any], key: str, kind: type[Value]) -> Value:
