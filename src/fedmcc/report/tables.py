@@ -6,12 +6,13 @@ from html import escape
 import numpy as np
 from jaxtyping import Float, Int64
 
-from fedmcc.report.charts import LETTER, WIDE, Chart, named_axis
+from fedmcc.report.charts import LETTER, WIDE, Chart, named_axis, shortened
 from fedmcc.report.clusters import Cluster, confusion
 from fedmcc.report.reading import Assigned, Shares
 
 NUMBERED = 20  # rows or columns up to which cells have room for numbers
 TALLEST = 900  # pixels
+NAMED_IN_FULL = 10_000  # cells up to which each carries its names uncut
 HEAT = [[0, "var(--heat-0)"], [0.5, "var(--heat-1)"], [1, "var(--heat-2)"]]
 
 Counts = Int64[np.ndarray, "rows columns"]
@@ -100,7 +101,8 @@ def _cells(
     counts: Counts, share: Float[np.ndarray, "rows columns"], down: Sequence[str], across: Sequence[str]
 ) -> Chart:
     """Each with its names in full, for the hover, and with its number where there is room."""
-    rows, columns = ([escape(name) for name in names] for names in (down, across))
+    cut = shortened if counts.size > NAMED_IN_FULL else str
+    rows, columns = ([escape(cut(name)) for name in names] for names in (down, across))
     cells: Chart = {
         "type": "heatmap",
         "z": [[round(float(value), 4) for value in row] for row in share],
