@@ -6,7 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fedmcc.report.comparing import by_protocols, compare, differences, grouped, overlaid, summary
+from fedmcc.report.comparing import by_protocols, compare, overlaid, summary
+from fedmcc.report.grouping import differences, grouped
 from fedmcc.report.reading import read
 from fedmcc.runs import Run
 
@@ -86,3 +87,24 @@ def test_unfinished_runs_compare_as_far_as_they_are(written: Written) -> None:
     run.scores_file.unlink()
     page = compare([read(run.path), read(written("other", method="fedmcc").path)])
     assert "not yet" in page
+
+
+def test_configurations_never_share_a_name_nor_a_click(written: Written) -> None:
+    runs = [written("other", method="fedmcc"), *(written(f"rounds{rounds}") for rounds in (2, 4))]
+    for run, rounds in zip(runs[1:], (2, 4), strict=True):
+        text = run.config_file.read_text()
+        run.config_file.write_text(text.replace("[method]", f"[method]\nrounds = {rounds}"))
+    groups = grouped([read(run.path) for run in runs])
+    assert [group.name for group in groups] == ["fedmcc", "mcc, rounds 2", "mcc, rounds 4"]
+    assert len({line["legendgroup"] for line in overlaid(groups, "acc")["data"]}) == 3
+
+
+def test_names_that_options_do_not_tell_apart_are_those_of_runs(written: Written) -> None:
+    runs = [written(name) for name in ("one", "two")]
+    for run, section in zip(runs, ("method", "partition"), strict=True):  # the same last word
+        text = run.config_file.read_text()
+        run.config_file.write_text(text.replace(f"[{section}]", f"[{section}]\nwidth = 2"))
+    assert [group.name for group in grouped([read(run.path) for run in runs])] == [
+        "width 2, one",
+        "width 2, two",
+    ]
