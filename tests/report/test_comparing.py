@@ -1,14 +1,17 @@
 """Runs that differ only in their seed are one group, with the mean and deviation of their scores."""
 
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedmcc.report.comparing import by_protocols, compare, overlaid, summary
+from fedmcc.report.comparing import compare, overlaid, summary
 from fedmcc.report.grouping import differences, grouped
 from fedmcc.report.reading import read
+from fedmcc.report.writing import write_report
 from fedmcc.runs import Run
 
 Written = Callable[..., Run]
@@ -63,7 +66,7 @@ def test_a_protocol_of_one_seed_has_no_deviation(written: Written) -> None:
     run = written()
     _evaluated(run, 0.5)
     (group,) = grouped([read(run.path)])
-    assert by_protocols(group) == {"linear acc": (0.5, None)}
+    assert summary(group)["measured"] == {"linear acc": (0.5, None)}
     assert 'id="evaluation"' not in compare([read(written("other").path)])
 
 
@@ -108,3 +111,25 @@ def test_names_that_options_do_not_tell_apart_are_those_of_runs(written: Written
         "width 2, one",
         "width 2, two",
     ]
+
+
+def test_a_mean_says_of_how_many_runs_it_is(runs: list[Run]) -> None:
+    runs[2].scores_file.unlink()
+    _evaluated(runs[0], 0.5)
+    page = compare([read(run.path) for run in runs])
+    counts = re.findall(r"</i>mcc</td><td class=\"number\">([^<]+)</td>", page)
+    assert counts == ["2 of 3", "1 of 3"]  # with scores, and with what a protocol says
+    assert re.search(r"0\.625 .{0,30}± 0\.177", page)
+
+
+def test_a_score_that_fewer_runs_have_says_so(runs: list[Run]) -> None:
+    scores = json.loads(runs[0].scores_file.read_text())
+    runs[0].scores_file.write_text(json.dumps(scores | {"knn": 0.875}))
+    page = compare([read(run.path) for run in runs])
+    assert '0.875 <span class="spread">(1 run)</span>' in page
+
+
+def test_a_run_given_twice_counts_once(runs: list[Run], tmp_path: Path) -> None:
+    twice = runs[0].path / ".." / runs[0].path.name
+    page = write_report([runs[0].path, twice, runs[1].path], tmp_path / "page.html").read_text()
+    assert "2 runs compared" in page

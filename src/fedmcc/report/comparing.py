@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedmcc.report import charts, words
@@ -62,30 +62,37 @@ def _curves(groups: Sequence[Group], names: dict[str, str]) -> dict[str, Chart]:
 
 
 def summary(group: Group) -> dict[str, Any]:
-    """The final scores of a group: mean, and deviation where there are several."""
-    gathered: dict[str, list[float | int]] = defaultdict(list)
+    """The final scores of a group: mean, and deviation where there are several; and of how many runs."""
+    scores: dict[str, list[float | int]] = defaultdict(list)
     for run in group.runs:
         for key, value in final(run).items():
-            gathered[key].append(value)
+            scores[key].append(value)
+    protocols = _by_protocol(group)
     return {
         "name": group.name,
         "colour": group.colour,
         "count": len(group.runs),
-        "scores": {key: spread(values) for key, values in gathered.items()},
-        "measured": by_protocols(group),
+        "scores": {key: spread(values) for key, values in scores.items()},
+        "measured": {key: _over(found) for key, found in protocols.items()},
+        "runs": {"scores": _lengths(scores), "measured": _lengths(protocols)},
     }
 
 
-def by_protocols(group: Group) -> dict[str, Spread]:
-    """What protocols say of a group: over its runs, or of a single run over the seeds of the protocol."""
+def _lengths(gathered: Mapping[str, Sequence[Any]]) -> dict[str, int]:
+    return {key: len(values) for key, values in gathered.items()}
+
+
+def _by_protocol(group: Group) -> dict[str, list[Measured]]:
     gathered: dict[str, list[Measured]] = defaultdict(list)
     for run in group.runs:
         for found in measured(run):
             gathered[_key(found)].append(found)
-    return {
-        key: spread([one.mean for one in found]) if len(found) > 1 else _alone(found[0])
-        for key, found in gathered.items()
-    }
+    return gathered
+
+
+def _over(found: Sequence[Measured]) -> Spread:
+    """Over the runs of a group, or of a single run over the seeds of the protocol."""
+    return spread([one.mean for one in found]) if len(found) > 1 else _alone(found[0])
 
 
 def _alone(found: Measured) -> Spread:
