@@ -133,3 +133,14 @@ def test_a_run_given_twice_counts_once(runs: list[Run], tmp_path: Path) -> None:
     twice = runs[0].path / ".." / runs[0].path.name
     page = write_report([runs[0].path, twice, runs[1].path], tmp_path / "page.html").read_text()
     assert "2 runs compared" in page
+
+
+@pytest.mark.parametrize(("name", "groups"), [("mnist", 1), ("folder", 2)])
+def test_a_place_tells_data_sets_apart_only_where_it_chooses_them(
+    written: Written, name: str, groups: int
+) -> None:
+    runs = [written(f"run{seed}", seed=seed) for seed in range(2)]
+    for run in runs:
+        text = run.config_file.read_text().replace('"digits"', f'"{name}"\nroot = "/data/{run.path.name}"')
+        run.config_file.write_text(text)
+    assert len(grouped([read(run.path) for run in runs])) == groups

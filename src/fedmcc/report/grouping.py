@@ -10,6 +10,7 @@ from fedmcc.report.reading import Facts, Table
 
 # What does not change what is learned.
 APART = ("seed", "device", "threads", "engine")
+OWN = ("folder", "arrays")  # data sets that data.root chooses; of others it says only where they lie
 Options = Sequence[dict[str, Any]]
 FEW = 3  # options that make a name where no method, data set and so on differs
 
@@ -84,12 +85,13 @@ def differences(groups: Sequence[Group]) -> list[dict[str, Any]]:
 def _options(config: Table) -> dict[str, Any]:
     """A configuration with dotted keys, but for what does not change what is learned."""
     flat: dict[str, Any] = {}
+    own = config.get("data", {}).get("name") in OWN
     for key, value in config.items():
         if key in APART:
             continue
         flat |= (
-            {f"{key}.{inner}": own for inner, own in value.items()}
+            {f"{key}.{inner}": option for inner, option in value.items()}
             if isinstance(value, dict)
             else {key: value}
         )
-    return flat
+    return {key: value for key, value in flat.items() if own or key != "data.root"}
