@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedmcc.report.colours import palette
-from fedmcc.report.reading import Facts, Table
+from fedmcc.report.reading import Facts
+from fedmcc.report.shapes import Table
 
 # What does not change what is learned.
 APART = ("seed", "device", "threads", "engine")
