@@ -1,8 +1,9 @@
-"""What a page says of sites, without any drawing."""
+"""What a page says, without any drawing."""
 
+import re
 from collections.abc import Callable
 
-from fedmcc.report.page import _people, _refusals
+from fedmcc.report.page import Pictured, _people, _refusals, render
 from fedmcc.report.reading import read
 from fedmcc.runs import Run
 
@@ -21,4 +22,24 @@ def test_sites_have_their_names_and_those_who_dropped_out_their_reasons(written:
         ("north", 0),
         ("south", 0),
         ("west", 1),
+    ]
+
+
+def cells(page: str, section: str) -> list[str]:
+    """The text of the table in a section."""
+    found = page.partition(f'<section id="{section}">')[2].partition("</section>")[0]
+    return re.findall(r"<td[^>]*>([^<]*)</td>", found)
+
+
+def test_an_evaluation_has_deviations_of_several_seeds_only_and_says_what_was_scored(
+    written: Callable[..., Run],
+) -> None:
+    run = written()
+    one = {"mean": 0.5, "std": 0.0, "values": [0.5], "split": "all", "images": 400}
+    two = {"mean": 0.5, "std": 0.125, "values": [0.375, 0.625], "split": "held-out fifth", "images": 80}
+    run.write_json("evaluation.json", {"kmeans": {"acc": one, "nmi": one}, "linear": {"acc": two}})
+    assert cells(render(read(run.path), Pictured()), "evaluation") == [
+        *("kmeans", "acc", "0.500", "–", "1", "all, 400 images"),
+        *("nmi", "0.500", "–", "1", ""),
+        *("linear", "acc", "0.500", "0.125", "2", "held-out fifth, 80 images"),
     ]

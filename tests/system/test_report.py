@@ -51,8 +51,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> Path:
     rows[1] |= {"refused": [{"client": 2, "reason": "Its loss is <b>nan</b>."}], "dropped": [1]}
     rows = [row | {"epsilon": 0.5 * row["round"]} for row in rows]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    score = {"acc": {"mean": 0.5, "std": 0.125, "values": [0.375, 0.625]}}
-    (run / "evaluation.json").write_text(json.dumps({"linear": score}))
+    score = {"mean": 0.5, "std": 0.125, "values": [0.375, 0.625], "split": "all", "images": 120}
+    (run / "evaluation.json").write_text(json.dumps({"linear": {"acc": score}}))
     return folder
 
 
@@ -202,7 +202,8 @@ def test_everything_that_a_run_knows_is_on_the_page(desktop: Page) -> None:
     assert {"loss", "scores", "label-free", "features", "sizes", "confusion", "holdings"} <= set(charts)
     assert {"bytes", "seconds", "participants", "epsilon"} <= set(charts)
     assert "Its loss is <b>nan</b>." in desktop.locator("#refusals").inner_text()
-    assert desktop.locator("#evaluation td").all_inner_texts() == ["linear", "acc", "0.500", "0.125", "2"]
+    measured = ["linear", "acc", "0.500", "0.125", "2", "all, 120 images"]
+    assert desktop.locator("#evaluation td").all_inner_texts() == measured
     assert 'name = "digits"' in (desktop.locator("details pre").text_content() or "")
     assert desktop.locator(".toc a").count() == desktop.locator("main h2").count()
 

@@ -3,6 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, field
 from importlib.resources import files
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import jinja2
@@ -81,7 +83,7 @@ def _summary(facts: Facts, marks: list[charts.Stage], pictured: Pictured) -> Con
         "settings": words.settings(facts, marks),
         "config": facts.config_text,
         "environment": facts.environment,
-        "evaluation": list(measured(facts)),
+        "evaluation": {name: list(found) for name, found in groupby(measured(facts), attrgetter("protocol"))},
     }
 
 

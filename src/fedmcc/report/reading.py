@@ -57,6 +57,8 @@ class Measured(NamedTuple):
     mean: float
     std: float
     seeds: int
+    split: str | None = None  # what was scored,
+    images: int | None = None  # and how many
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +95,8 @@ def measured(facts: Facts) -> Iterator[Measured]:
     for protocol, scores in facts.evaluation.items():
         for score, found in scores.items():
             spread = float(found["mean"]), float(found.get("std", 0))
-            yield Measured(protocol, score, *spread, len(found["values"]))
+            scored = found.get("split"), found.get("images")
+            yield Measured(protocol, score, *spread, len(found["values"]), *scored)
 
 
 def read(path: Path) -> Facts:

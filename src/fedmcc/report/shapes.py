@@ -38,7 +38,7 @@ def _is_measured(found: object) -> bool:
     return (
         isinstance(found, dict)
         and isinstance(found.get("values"), list)
-        and all(map(_is_number, (found.get("mean"), found.get("std", 0))))
+        and all(map(_is_number, (found.get("mean"), found.get("std", 0), found.get("images", 0))))
     )
 
 
