@@ -2,7 +2,10 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
+from fedmcc.report.clusters import Cluster
+from fedmcc.report.gallery import Card
 from fedmcc.report.page import Pictured, _people, _refusals, render
 from fedmcc.report.reading import read
 from fedmcc.runs import Run
@@ -42,4 +45,16 @@ def test_an_evaluation_has_deviations_of_several_seeds_only_and_says_what_was_sc
         *("kmeans", "acc", "0.500", "–", "1", "all, 400 images"),
         *("nmi", "0.500", "–", "1", ""),
         *("linear", "acc", "0.500", "0.125", "2", "held-out fifth, 80 images"),
+    ]
+
+
+def test_a_gallery_says_with_which_class_a_cluster_is_matched_where_another_is_more_common(
+    written: Callable[..., Run],
+) -> None:
+    first = Cluster(0, 5, "#123456", matched="9", common="4", share=0.6, place=1)
+    cards = [Card(cluster, [], []) for cluster in (first, replace(first, common="9"))]
+    page = render(read(written().path), Pictured(cards=cards))
+    assert [" ".join(text.split()) for text in re.findall(r"<small>(.*?)</small>", page, re.DOTALL)] == [
+        "5 images · 60 % are “4” · matched with “9”",
+        "5 images · 60 % are “9”",
     ]
