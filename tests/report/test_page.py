@@ -4,8 +4,10 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from fedmcc.report.clusters import Cluster
-from fedmcc.report.gallery import Card
+from fedmcc.report.gallery import Card, Shown
 from fedmcc.report.page import Pictured, _people, _refusals, render
 from fedmcc.report.reading import read
 from fedmcc.runs import Run
@@ -58,3 +60,28 @@ def test_a_gallery_says_with_which_class_a_cluster_is_matched_where_another_is_m
         "5 images · 60 % are “4” · matched with “9”",
         "5 images · 60 % are “9”",
     ]
+
+
+@pytest.mark.parametrize(("clusters", "stacked"), [(10, False), (30, True)])
+def test_a_table_much_taller_than_the_chart_is_below_it(
+    written: Callable[..., Run], clusters: int, stacked: bool
+) -> None:
+    run = written()
+    lines = "".join(f"{number},{number},0.5,{number}\n" for number in range(clusters))
+    run.assignments_file.write_text("image,cluster,confidence,label\n" + lines)
+    facts = read(run.path)
+    assert ('class="grid stacked"' in render(facts, Pictured(facts.assigned))) == stacked
+
+
+def test_without_labels_there_are_sizes_and_no_table(written: Callable[..., Run]) -> None:
+    run = written()
+    run.assignments_file.write_text("image,cluster,confidence,label\na,0,0.5,\nb,1,0.5,\n")
+    facts = read(run.path)
+    page = render(facts, Pictured(facts.assigned))
+    assert ('data-chart="sizes"' in page, 'data-chart="confusion"' in page) == (True, False)
+
+
+def test_a_cluster_of_one_image_has_no_heading_without_images(written: Callable[..., Run]) -> None:
+    card = Card(Cluster(0, 1, "#123456", None, None, None, None), [Shown("data:,", "image 0", False)], [])
+    page = render(read(written().path), Pictured(cards=[card]))
+    assert ("Most typical" in page, "Least typical" in page) == (True, False)

@@ -20,7 +20,8 @@ from fedmcc.runs import Row
 
 MOST_REFUSALS = 200  # lines of the table
 MOST_CLIENTS = 200
-TALL = 440  # pixels of the chart beside a table of any height
+TALL = 440  # pixels of a table up to which there is a chart beside it; a taller one is below the chart
+LOW = 300  # pixels of the chart then
 
 Context = dict[str, Any]
 
@@ -108,10 +109,11 @@ def _sections(facts: Facts, pictured: Pictured) -> Context:
 
 def _of_clusters(assigned: Assigned, count: int) -> dict[str, Chart]:
     clusters = describe(assigned, count)
-    table = tables.confusions(assigned, clusters)
-    height = {} if table is None else {"height": min(TALL, table["height"])}
-    sizes = tables.sizes(clusters) | height
-    return {"sizes": sizes} | ({} if table is None else {"confusion": table})
+    sizes, table = tables.sizes(clusters), tables.confusions(assigned, clusters)
+    if table is None:
+        return {"sizes": sizes}
+    height = table["height"] if table["height"] <= TALL else LOW
+    return {"sizes": sizes | {"height": height}, "confusion": table}
 
 
 def _refusals(facts: Facts) -> list[Context]:
