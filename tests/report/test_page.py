@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from fedmcc.evaluation.knn import WeightedKNN
 from fedmcc.report.clusters import Cluster
 from fedmcc.report.gallery import Card, Shown
 from fedmcc.report.page import Pictured, _people, _refusals, render
 from fedmcc.report.reading import read
+from fedmcc.report.tiles import NEIGHBOURS, tiles
 from fedmcc.runs import Run
 
 
@@ -85,3 +87,28 @@ def test_a_cluster_of_one_image_has_no_heading_without_images(written: Callable[
     card = Card(Cluster(0, 1, "#123456", None, None, None, None), [Shown("data:,", "image 0", False)], [])
     page = render(read(written().path), Pictured(cards=[card]))
     assert ("Most typical" in page, "Least typical" in page) == (True, False)
+
+
+def test_tables_that_are_cut_say_so(written: Callable[..., Run]) -> None:
+    run = written()
+    (run.path / "partition.npz").unlink()
+    row = {"stage": "second", "round": 2, "loss": 1.0, "seconds": 1.0, "participants": [*range(1200)]}
+    run.log(row | {"dropped": [*range(1100)], "bytes_down": 0, "bytes_up": 0})
+    page = render(read(run.path), Pictured())
+    assert "The first 200 of 1,200 clients" in page
+    assert "The last 200 of 1,100." in page
+    assert [len(cells(page, "refusals")), len(cells(page, "traffic"))] == [4 * 200, 7 * 200]
+
+
+def test_a_vote_is_of_as_many_images_as_there_are_and_nothing_is_less_than_zero_by_rounding(
+    written: Callable[..., Run],
+) -> None:
+    run = written()
+    scores = {"scores": {"head": {"acc": 0.5, "nmi": 0.5, "ari": -0.0001}}, "knn": 0.5, "images": 4}
+    run.write_json("scores.json", scores)
+    _, _, ari, knn = tiles(read(run.path))
+    assert (ari.value, knn.meaning) == ("0.000", "labels of 3 nearest images, one left out")
+
+
+def test_tiles_name_the_neighbours_that_vote() -> None:
+    assert WeightedKNN().neighbours == NEIGHBOURS

@@ -18,8 +18,8 @@ from fedmcc.report.reading import Assigned, Facts, measured
 from fedmcc.report.tiles import tiles
 from fedmcc.runs import Row
 
-MOST_REFUSALS = 200  # lines of the table
-MOST_CLIENTS = 200
+MOST_REFUSALS = 200  # lines of the table, the last ones
+MOST_CLIENTS = 200  # the first ones
 TALL = 440  # pixels of a table up to which there is a chart beside it; a taller one is below the chart
 LOW = 300  # pixels of the chart then
 
@@ -95,11 +95,14 @@ def _sections(facts: Facts, pictured: Pictured) -> Context:
         drawn["holdings"] = held
     if pictured.assigned is not None:
         drawn |= _of_clusters(pictured.assigned, facts.config.get("clusters") or 0)
+    people, refusals = _people(facts) if federated else [], _refusals(facts)
     return {
         "charts": drawn,
         "federated": federated,
-        "people": _people(facts) if federated else [],
-        "refusals": _refusals(facts),
+        "people": people[:MOST_CLIENTS],
+        "clients": len(people),
+        "refusals": refusals[-MOST_REFUSALS:],
+        "refused": len(refusals),
         "map": pictured.map,
         "cards": pictured.cards,
         "certain": pictured.assigned is not None and pictured.assigned.confidence is not None,
@@ -117,7 +120,7 @@ def _of_clusters(assigned: Assigned, count: int) -> dict[str, Chart]:
 
 
 def _refusals(facts: Facts) -> list[Context]:
-    """Whose updates did not count, and why; the last ones where there are many."""
+    """Whose updates did not count, and why."""
     names = _names(facts)
     found = []
     for row in facts.rows:
@@ -128,7 +131,7 @@ def _refusals(facts: Facts) -> list[Context]:
             {"where": where, "client": names.get(client, client), "what": what, "reason": reason}
             for what, client, reason in told
         ]
-    return found[-MOST_REFUSALS:]
+    return found
 
 
 def _why_dropped(row: Row, client: int) -> str:
@@ -159,7 +162,7 @@ def _people(facts: Facts) -> list[Context]:
             "down": down[client],
             "up": up[client],
         }
-        for client, name in list(_names(facts).items())[:MOST_CLIENTS]
+        for client, name in _names(facts).items()
     ]
 
 
