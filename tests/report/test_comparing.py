@@ -102,6 +102,14 @@ def test_configurations_never_share_a_name_nor_a_click(written: Written) -> None
     assert len({line["legendgroup"] for line in overlaid(groups, "acc")["data"]}) == 3
 
 
+def test_names_that_are_cut_in_a_legend_still_differ(written: Written) -> None:
+    names = [f"{'long' * 5}-{middle}-{'long' * 5}" for middle in "ab"]
+    groups = grouped([read(written(name, method=name).path) for name in names])
+    shown = {line["name"] for line in overlaid(groups, "acc")["data"]}
+    assert len(shown) == 2
+    assert max(map(len, shown)) < len(names[0])
+
+
 def test_names_that_options_do_not_tell_apart_are_those_of_runs(written: Written) -> None:
     runs = [written(name) for name in ("one", "two")]
     for run, section in zip(runs, ("method", "partition"), strict=True):  # the same last word

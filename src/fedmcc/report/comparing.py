@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedmcc.report import charts, words
-from fedmcc.report.charts import LABELLED, Chart, plain
+from fedmcc.report.charts import LABELLED, Chart
 from fedmcc.report.grouping import Group, differences, grouped
 from fedmcc.report.page import render_comparison
 from fedmcc.report.reading import Facts, Measured, measured
@@ -159,7 +159,7 @@ def _traces(group: Group, key: str) -> list[Chart]:
 def _band(group: Group, gathered: dict[int, list[float | int]], first: bool) -> list[Chart]:
     x = sorted(gathered)
     found = [spread(gathered[number]) for number in x]
-    name, colour = plain(group.name), group.colour
+    name, colour = group.label, group.colour
     line: Chart = {"x": x, "y": [round(mean, 5) for mean, _ in found], "name": name, "showlegend": first}
     line |= {"mode": "lines" if len(x) > 1 else "markers", "marker": {"color": colour}}
     line |= {"type": "scatter", "legendgroup": str(group.number), "line": {"color": colour, "width": 2}}

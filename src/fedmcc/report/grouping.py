@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedmcc.report.charts import plain
 from fedmcc.report.colours import palette
 from fedmcc.report.reading import Facts
 from fedmcc.report.shapes import Table
@@ -22,6 +23,7 @@ class Group:
 
     number: int
     name: str
+    label: str  # the name as short as legends need it
     colour: str
     runs: Sequence[Facts]
 
@@ -32,8 +34,15 @@ def grouped(runs: Sequence[Facts]) -> list[Group]:
     for run in runs:
         found[repr(sorted(_options(run.config).items()))].append(run)
     several = list(found.values())
-    colours, names = palette(len(several)), _names(several)
-    return [Group(place, names[place], colours[place], own) for place, own in enumerate(several)]
+    names = _names(several)
+    told = zip(names, _labels(names), palette(len(several)), several, strict=True)
+    return [Group(place, *own) for place, own in enumerate(told)]
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """Names cut short, and told apart by number where they are equal then."""
+    short = [plain(name) for name in names]
+    return [f"{name} ({place})" if short.count(name) > 1 else name for place, name in enumerate(short, 1)]
 
 
 def _names(several: Sequence[Sequence[Facts]]) -> list[str]:
