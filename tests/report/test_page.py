@@ -47,7 +47,7 @@ def test_an_evaluation_has_deviations_of_several_seeds_only_and_says_what_was_sc
     run.write_json("evaluation.json", {"kmeans": {"acc": one, "nmi": one}, "linear": {"acc": two}})
     assert cells(render(read(run.path), Pictured()), "evaluation") == [
         *("kmeans", "acc", "0.500", "–", "1", "all, 400 images"),
-        *("nmi", "0.500", "–", "1", ""),
+        *("", "nmi", "0.500", "–", "1", "all, 400 images"),
         *("linear", "acc", "0.500", "0.125", "2", "held-out fifth, 80 images"),
     ]
 
