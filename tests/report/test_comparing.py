@@ -1,13 +1,17 @@
 """Runs that differ only in their seed are one group, with the mean and deviation of their scores."""
 
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedmcc.report.comparing import by_protocols, compare, differences, grouped, overlaid, summary
+from fedmcc.report.comparing import compare, overlaid, summary
+from fedmcc.report.grouping import differences, grouped
 from fedmcc.report.reading import read
+from fedmcc.report.writing import write_report
 from fedmcc.runs import Run
 
 Written = Callable[..., Run]
@@ -62,7 +66,7 @@ def test_a_protocol_of_one_seed_has_no_deviation(written: Written) -> None:
     run = written()
     _evaluated(run, 0.5)
     (group,) = grouped([read(run.path)])
-    assert by_protocols(group) == {"linear acc": (0.5, None)}
+    assert summary(group)["measured"] == {"linear acc": (0.5, None)}
     assert 'id="evaluation"' not in compare([read(written("other").path)])
 
 
@@ -86,3 +90,65 @@ def test_unfinished_runs_compare_as_far_as_they_are(written: Written) -> None:
     run.scores_file.unlink()
     page = compare([read(run.path), read(written("other", method="fedmcc").path)])
     assert "not yet" in page
+
+
+def test_configurations_never_share_a_name_nor_a_click(written: Written) -> None:
+    runs = [written("other", method="fedmcc"), *(written(f"rounds{rounds}") for rounds in (2, 4))]
+    for run, rounds in zip(runs[1:], (2, 4), strict=True):
+        text = run.config_file.read_text()
+        run.config_file.write_text(text.replace("[method]", f"[method]\nrounds = {rounds}"))
+    groups = grouped([read(run.path) for run in runs])
+    assert [group.name for group in groups] == ["fedmcc", "mcc, rounds 2", "mcc, rounds 4"]
+    assert len({line["legendgroup"] for line in overlaid(groups, "acc")["data"]}) == 3
+
+
+def test_names_that_are_cut_in_a_legend_still_differ(written: Written) -> None:
+    names = [f"{'long' * 5}-{middle}-{'long' * 5}" for middle in "ab"]
+    groups = grouped([read(written(name, method=name).path) for name in names])
+    shown = {line["name"] for line in overlaid(groups, "acc")["data"]}
+    assert len(shown) == 2
+    assert max(map(len, shown)) < len(names[0])
+
+
+def test_names_that_options_do_not_tell_apart_are_those_of_runs(written: Written) -> None:
+    runs = [written(name) for name in ("one", "two")]
+    for run, section in zip(runs, ("method", "partition"), strict=True):  # the same last word
+        text = run.config_file.read_text()
+        run.config_file.write_text(text.replace(f"[{section}]", f"[{section}]\nwidth = 2"))
+    assert [group.name for group in grouped([read(run.path) for run in runs])] == [
+        "width 2, one",
+        "width 2, two",
+    ]
+
+
+def test_a_mean_says_of_how_many_runs_it_is(runs: list[Run]) -> None:
+    runs[2].scores_file.unlink()
+    _evaluated(runs[0], 0.5)
+    page = compare([read(run.path) for run in runs])
+    counts = re.findall(r"</i>mcc</td><td class=\"number\">([^<]+)</td>", page)
+    assert counts == ["2 of 3", "1 of 3"]  # with scores, and with what a protocol says
+    assert re.search(r"0\.625 .{0,30}± 0\.177", page)
+
+
+def test_a_score_that_fewer_runs_have_says_so(runs: list[Run]) -> None:
+    scores = json.loads(runs[0].scores_file.read_text())
+    runs[0].scores_file.write_text(json.dumps(scores | {"knn": 0.875}))
+    page = compare([read(run.path) for run in runs])
+    assert '0.875 <span class="spread">(1 run)</span>' in page
+
+
+def test_a_run_given_twice_counts_once(runs: list[Run], tmp_path: Path) -> None:
+    twice = runs[0].path / ".." / runs[0].path.name
+    page = write_report([runs[0].path, twice, runs[1].path], tmp_path / "page.html").read_text()
+    assert "2 runs compared" in page
+
+
+@pytest.mark.parametrize(("name", "groups"), [("mnist", 1), ("folder", 2)])
+def test_a_place_tells_data_sets_apart_only_where_it_chooses_them(
+    written: Written, name: str, groups: int
+) -> None:
+    runs = [written(f"run{seed}", seed=seed) for seed in range(2)]
+    for run in runs:
+        text = run.config_file.read_text().replace('"digits"', f'"{name}"\nroot = "/data/{run.path.name}"')
+        run.config_file.write_text(text)
+    assert len(grouped([read(run.path) for run in runs])) == groups

@@ -1,9 +1,17 @@
-"""What a page says of sites, without any drawing."""
+"""What a page says, without any drawing."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
-from fedmcc.report.page import _people, _refusals
+import pytest
+
+from fedmcc.evaluation.knn import WeightedKNN
+from fedmcc.report.clusters import Cluster
+from fedmcc.report.gallery import Card, Shown
+from fedmcc.report.page import Pictured, _people, _refusals, render
 from fedmcc.report.reading import read
+from fedmcc.report.tiles import NEIGHBOURS, tiles
 from fedmcc.runs import Run
 
 
@@ -22,3 +30,85 @@ def test_sites_have_their_names_and_those_who_dropped_out_their_reasons(written:
         ("south", 0),
         ("west", 1),
     ]
+
+
+def cells(page: str, section: str) -> list[str]:
+    """The text of the table in a section."""
+    found = page.partition(f'<section id="{section}">')[2].partition("</section>")[0]
+    return re.findall(r"<td[^>]*>([^<]*)</td>", found)
+
+
+def test_an_evaluation_has_deviations_of_several_seeds_only_and_says_what_was_scored(
+    written: Callable[..., Run],
+) -> None:
+    run = written()
+    one = {"mean": 0.5, "std": 0.0, "values": [0.5], "split": "all", "images": 400}
+    two = {"mean": 0.5, "std": 0.125, "values": [0.375, 0.625], "split": "held-out fifth", "images": 80}
+    run.write_json("evaluation.json", {"kmeans": {"acc": one, "nmi": one}, "linear": {"acc": two}})
+    assert cells(render(read(run.path), Pictured()), "evaluation") == [
+        *("kmeans", "acc", "0.500", "–", "1", "all, 400 images"),
+        *("", "nmi", "0.500", "–", "1", "all, 400 images"),
+        *("linear", "acc", "0.500", "0.125", "2", "held-out fifth, 80 images"),
+    ]
+
+
+def test_a_gallery_says_with_which_class_a_cluster_is_matched_where_another_is_more_common(
+    written: Callable[..., Run],
+) -> None:
+    first = Cluster(0, 5, "#123456", matched="9", common="4", share=0.6, place=1)
+    cards = [Card(cluster, [], []) for cluster in (first, replace(first, common="9"))]
+    page = render(read(written().path), Pictured(cards=cards))
+    assert [" ".join(text.split()) for text in re.findall(r"<small>(.*?)</small>", page, re.DOTALL)] == [
+        "5 images · 60 % are “4” · matched with “9”",
+        "5 images · 60 % are “9”",
+    ]
+
+
+@pytest.mark.parametrize(("clusters", "stacked"), [(10, False), (30, True)])
+def test_a_table_much_taller_than_the_chart_is_below_it(
+    written: Callable[..., Run], clusters: int, stacked: bool
+) -> None:
+    run = written()
+    lines = "".join(f"{number},{number},0.5,{number}\n" for number in range(clusters))
+    run.assignments_file.write_text("image,cluster,confidence,label\n" + lines)
+    facts = read(run.path)
+    assert ('class="grid stacked"' in render(facts, Pictured(facts.assigned))) == stacked
+
+
+def test_without_labels_there_are_sizes_and_no_table(written: Callable[..., Run]) -> None:
+    run = written()
+    run.assignments_file.write_text("image,cluster,confidence,label\na,0,0.5,\nb,1,0.5,\n")
+    facts = read(run.path)
+    page = render(facts, Pictured(facts.assigned))
+    assert ('data-chart="sizes"' in page, 'data-chart="confusion"' in page) == (True, False)
+
+
+def test_a_cluster_of_one_image_has_no_heading_without_images(written: Callable[..., Run]) -> None:
+    card = Card(Cluster(0, 1, "#123456", None, None, None, None), [Shown("data:,", "image 0", False)], [])
+    page = render(read(written().path), Pictured(cards=[card]))
+    assert ("Most typical" in page, "Least typical" in page) == (True, False)
+
+
+def test_tables_that_are_cut_say_so(written: Callable[..., Run]) -> None:
+    run = written()
+    (run.path / "partition.npz").unlink()
+    row = {"stage": "second", "round": 2, "loss": 1.0, "seconds": 1.0, "participants": [*range(1200)]}
+    run.log(row | {"dropped": [*range(1100)], "bytes_down": 0, "bytes_up": 0})
+    page = render(read(run.path), Pictured())
+    assert "The first 200 of 1,200 clients" in page
+    assert "The last 200 of 1,100." in page
+    assert [len(cells(page, "refusals")), len(cells(page, "traffic"))] == [4 * 200, 7 * 200]
+
+
+def test_a_vote_is_of_as_many_images_as_there_are_and_nothing_is_less_than_zero_by_rounding(
+    written: Callable[..., Run],
+) -> None:
+    run = written()
+    scores = {"scores": {"head": {"acc": 0.5, "nmi": 0.5, "ari": -0.0001}}, "knn": 0.5, "images": 4}
+    run.write_json("scores.json", scores)
+    _, _, ari, knn = tiles(read(run.path))
+    assert (ari.value, knn.meaning) == ("0.000", "labels of 3 nearest images, one left out")
+
+
+def test_tiles_name_the_neighbours_that_vote() -> None:
+    assert WeightedKNN().neighbours == NEIGHBOURS

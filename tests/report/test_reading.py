@@ -45,6 +45,32 @@ def test_a_damaged_file_is_named(written: Written, name: str) -> None:
         read(path.parent)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("assignments.csv", "image,cluster,confidence,label\n"),
+        ("assignments.csv", "image,cluster,confidence,label\na,-1,,\n"),
+        ("scores.json", '{"scores": {"head": {"acc": 0.5}}}'),
+        ("scores.json", '{"scores": {}, "knn": "0.5"}'),
+        ("evaluation.json", '{"linear": {"acc": {"mean": 0.5, "values": null}}}'),
+        ("evaluation.json", '{"linear": {"acc": 0.5}}'),
+    ],
+)
+def test_a_file_that_lacks_what_it_should_have_is_named(written: Written, name: str, text: str) -> None:
+    path = written().path / name
+    path.write_text(text)
+    with pytest.raises(InputError, match=rf"{name} is damaged: restore it from a copy"):
+        read(path.parent)
+
+
+@pytest.mark.parametrize("text", ['method = "sgd"', 'clusters = "ten"', "[partition]\nclients = []"])
+def test_the_configuration_of_another_program_is_refused(written: Written, text: str) -> None:
+    run = written()
+    run.config_file.write_text(text)
+    with pytest.raises(InputError, match=r"config\.toml is not of a fedmcc run: give a directory"):
+        read(run.path)
+
+
 @pytest.mark.parametrize("line", ['{"epoch": 1, "accuracy": 0.5}', '{"stage": 1}'])
 def test_the_metrics_of_another_program_are_refused(written: Written, line: str) -> None:
     run = written()

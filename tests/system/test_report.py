@@ -51,8 +51,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> Path:
     rows[1] |= {"refused": [{"client": 2, "reason": "Its loss is <b>nan</b>."}], "dropped": [1]}
     rows = [row | {"epsilon": 0.5 * row["round"]} for row in rows]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    score = {"acc": {"mean": 0.5, "std": 0.125, "values": [0.375, 0.625]}}
-    (run / "evaluation.json").write_text(json.dumps({"linear": score}))
+    score = {"mean": 0.5, "std": 0.125, "values": [0.375, 0.625], "split": "all", "images": 120}
+    (run / "evaluation.json").write_text(json.dumps({"linear": {"acc": score}}))
     return folder
 
 
@@ -191,6 +191,19 @@ def test_on_paper_the_page_is_light_and_has_no_contents(dark: Page) -> None:
     assert brightness(dark)[0] < 0.2 < 0.5 < brightness(dark)[1]
 
 
+def test_on_paper_nothing_is_folded_and_nothing_touches(dark: Page) -> None:
+    dark.emulate_media(media="print")
+    dark.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert dark.get_by_text('name = "digits"').is_visible()
+    head, first = (dark.locator(where).bounding_box() for where in (".tiles", "#run"))
+    assert head is not None
+    assert first is not None
+    assert first["y"] - head["y"] - head["height"] >= 24
+    dark.emulate_media(media="screen")
+    dark.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert dark.get_by_text('name = "digits"').is_hidden()
+
+
 def test_a_narrow_page_does_not_scroll_sideways(phone: Page) -> None:
     assert phone.evaluate("document.documentElement.scrollWidth") == 400
     right = "nodes => Math.max(...nodes.map(node => node.getBoundingClientRect().right))"
@@ -202,7 +215,8 @@ def test_everything_that_a_run_knows_is_on_the_page(desktop: Page) -> None:
     assert {"loss", "scores", "label-free", "features", "sizes", "confusion", "holdings"} <= set(charts)
     assert {"bytes", "seconds", "participants", "epsilon"} <= set(charts)
     assert "Its loss is <b>nan</b>." in desktop.locator("#refusals").inner_text()
-    assert desktop.locator("#evaluation td").all_inner_texts() == ["linear", "acc", "0.500", "0.125", "2"]
+    measured = ["linear", "acc", "0.500", "0.125", "2", "all, 120 images"]
+    assert desktop.locator("#evaluation td").all_inner_texts() == measured
     assert 'name = "digits"' in (desktop.locator("details pre").text_content() or "")
     assert desktop.locator(".toc a").count() == desktop.locator("main h2").count()
 
@@ -228,6 +242,19 @@ def test_several_runs_are_compared(opened: Opened, fedmcc: Command, trained: Pat
     assert page.locator("[data-chart=acc] .scatterlayer .trace").count() == 3  # two lines and a band
     assert page.locator("#gallery, #map, img").count() == 0
     assert "partition.name" in page.locator("#differences").inner_text()
+
+
+def test_the_tables_of_a_comparison_fit_or_keep_their_first_column(
+    opened: Opened, fedmcc: Command, trained: Path, run: Path
+) -> None:
+    assert fedmcc("report", trained / "seed-1", trained / "seed-2", run).exit_code == 0
+    hidden = "node => node.scrollWidth - node.clientWidth"
+    assert opened(Path("report.html"), width=1200).locator("#scores .table-box").evaluate(hidden) == 0
+    box = opened(Path("report.html"), width=400, is_mobile=True).locator("#scores .table-box")
+    assert box.evaluate(hidden) > 100
+    box.evaluate("node => node.scrollLeft = 100")
+    left = "node => node.getBoundingClientRect().left"
+    assert abs(box.locator("td.name").first.evaluate(left) - box.evaluate(left)) <= 1
 
 
 def test_without_labels_nothing_is_missing_or_empty(

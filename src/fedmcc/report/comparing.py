@@ -3,19 +3,16 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedmcc.report import charts, words
-from fedmcc.report.charts import LABELLED, Chart, plain
-from fedmcc.report.colours import palette
+from fedmcc.report.charts import LABELLED, Chart
+from fedmcc.report.grouping import Group, differences, grouped
 from fedmcc.report.page import render_comparison
-from fedmcc.report.reading import Facts, Measured, Table, measured
+from fedmcc.report.reading import Facts, Measured, measured
 from fedmcc.runs import Row
 
-# What does not change what is learned.
-APART = ("seed", "device", "threads", "engine")
 LABELS_NEEDED = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "features": "k-means ACC", "knn": "kNN"}
 LABEL_FREE = {"confidence": "confidence", "balance": "balance", "silhouette": "silhouette"}
 LOSS = {"loss": "loss"}
@@ -23,15 +20,6 @@ Spread = tuple[float, float | None]  # mean, and deviation where there are sever
 FAINT = "2b"  # opacity of a band
 LOWER = ("alignment", "uniformity")  # is better
 LEVEL = 0.001  # scores nearer than that to the best are as good
-
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """Runs of one configuration with different seeds."""
-
-    name: str
-    colour: str
-    runs: Sequence[Facts]
 
 
 def compare(runs: Sequence[Facts]) -> str:
@@ -73,45 +61,38 @@ def _curves(groups: Sequence[Group], names: dict[str, str]) -> dict[str, Chart]:
     return {key: made for key, made in drawn.items() if made["data"]}
 
 
-def grouped(runs: Sequence[Facts]) -> list[Group]:
-    """The runs by configuration, in the order given; named by what tells them apart."""
-    found: dict[str, list[Facts]] = defaultdict(list)
-    for run in runs:
-        found[repr(sorted(_options(run.config).items()))].append(run)
-    options = [_options(own[0].config) for own in found.values()]
-    apart = [key for key in _keys(options) if len({repr(option.get(key)) for option in options}) > 1]
-    colours = palette(len(found))
-    return [
-        Group(_name(own, options[place], apart), colours[place], own)
-        for place, own in enumerate(found.values())
-    ]
-
-
 def summary(group: Group) -> dict[str, Any]:
-    """The final scores of a group: mean, and deviation where there are several."""
-    gathered: dict[str, list[float | int]] = defaultdict(list)
+    """The final scores of a group: mean, and deviation where there are several; and of how many runs."""
+    scores: dict[str, list[float | int]] = defaultdict(list)
     for run in group.runs:
         for key, value in final(run).items():
-            gathered[key].append(value)
+            scores[key].append(value)
+    protocols = _by_protocol(group)
     return {
         "name": group.name,
         "colour": group.colour,
         "count": len(group.runs),
-        "scores": {key: spread(values) for key, values in gathered.items()},
-        "measured": by_protocols(group),
+        "scores": {key: spread(values) for key, values in scores.items()},
+        "measured": {key: _over(found) for key, found in protocols.items()},
+        "runs": {"scores": _lengths(scores), "measured": _lengths(protocols)},
     }
 
 
-def by_protocols(group: Group) -> dict[str, Spread]:
-    """What protocols say of a group: over its runs, or of a single run over the seeds of the protocol."""
+def _lengths(gathered: Mapping[str, Sequence[Any]]) -> dict[str, int]:
+    return {key: len(values) for key, values in gathered.items()}
+
+
+def _by_protocol(group: Group) -> dict[str, list[Measured]]:
     gathered: dict[str, list[Measured]] = defaultdict(list)
     for run in group.runs:
         for found in measured(run):
             gathered[_key(found)].append(found)
-    return {
-        key: spread([one.mean for one in found]) if len(found) > 1 else _alone(found[0])
-        for key, found in gathered.items()
-    }
+    return gathered
+
+
+def _over(found: Sequence[Measured]) -> Spread:
+    """Over the runs of a group, or of a single run over the seeds of the protocol."""
+    return spread([one.mean for one in found]) if len(found) > 1 else _alone(found[0])
 
 
 def _alone(found: Measured) -> Spread:
@@ -178,10 +159,10 @@ def _traces(group: Group, key: str) -> list[Chart]:
 def _band(group: Group, gathered: dict[int, list[float | int]], first: bool) -> list[Chart]:
     x = sorted(gathered)
     found = [spread(gathered[number]) for number in x]
-    name, colour = plain(group.name), group.colour
+    name, colour = group.label, group.colour
     line: Chart = {"x": x, "y": [round(mean, 5) for mean, _ in found], "name": name, "showlegend": first}
     line |= {"mode": "lines" if len(x) > 1 else "markers", "marker": {"color": colour}}
-    line |= {"type": "scatter", "legendgroup": name, "line": {"color": colour, "width": 2}}
+    line |= {"type": "scatter", "legendgroup": str(group.number), "line": {"color": colour, "width": 2}}
     if not any(deviation for _, deviation in found):
         return [line]
     above, below = ([round(mean + sign * (d or 0), 5) for mean, d in found] for sign in (1, -1))
@@ -192,43 +173,7 @@ def _band(group: Group, gathered: dict[int, list[float | int]], first: bool) -> 
         "mode": "lines",
     }
     area |= {"type": "scatter", "fillcolor": colour + FAINT, "line": {"width": 0}, "hoverinfo": "skip"}
-    return [area | {"showlegend": False, "legendgroup": name}, line]
-
-
-def differences(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """Every option that is not the same in all groups, with its value in each."""
-    options = [_options(group.runs[0].config) for group in groups]
-    return [
-        {"key": key, "values": ["" if option.get(key) is None else str(option[key]) for option in options]}
-        for key in _keys(options)
-        if len({repr(option.get(key)) for option in options}) > 1
-    ]
-
-
-def _options(config: Table) -> dict[str, Any]:
-    """A configuration with dotted keys, but for what does not change what is learned."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if key in APART:
-            continue
-        flat |= (
-            {f"{key}.{inner}": own for inner, own in value.items()}
-            if isinstance(value, dict)
-            else {key: value}
-        )
-    return flat
-
-
-def _keys(options: Iterable[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(key for option in options for key in option))
-
-
-def _name(runs: Sequence[Facts], options: dict[str, Any], apart: Sequence[str]) -> str:
-    """The methods, data sets and so on that differ; else the first options that do; else the run."""
-    named = [str(options[key]) for key in apart if key.endswith(".name") and key in options]
-    if not named:
-        named = [f"{key.split('.')[-1]} {options[key]}" for key in apart[:3] if key in options]
-    return ", ".join(named) or runs[0].name
+    return [area | {"showlegend": False, "legendgroup": str(group.number)}, line]
 
 
 def _best(table: Sequence[dict[str, Any]], kind: str, keys: Iterable[str]) -> dict[str, float]:

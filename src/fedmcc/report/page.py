@@ -3,6 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, field
 from importlib.resources import files
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import jinja2
@@ -16,9 +18,10 @@ from fedmcc.report.reading import Assigned, Facts, measured
 from fedmcc.report.tiles import tiles
 from fedmcc.runs import Row
 
-MOST_REFUSALS = 200  # lines of the table
-MOST_CLIENTS = 200
-TALL = 440  # pixels of the chart beside a table of any height
+MOST_REFUSALS = 200  # lines of the table, the last ones
+MOST_CLIENTS = 200  # the first ones
+TALL = 440  # pixels of a table up to which there is a chart beside it; a taller one is below the chart
+LOW = 300  # pixels of the chart then
 
 Context = dict[str, Any]
 
@@ -81,7 +84,7 @@ def _summary(facts: Facts, marks: list[charts.Stage], pictured: Pictured) -> Con
         "settings": words.settings(facts, marks),
         "config": facts.config_text,
         "environment": facts.environment,
-        "evaluation": list(measured(facts)),
+        "evaluation": {name: list(found) for name, found in groupby(measured(facts), attrgetter("protocol"))},
     }
 
 
@@ -92,11 +95,14 @@ def _sections(facts: Facts, pictured: Pictured) -> Context:
         drawn["holdings"] = held
     if pictured.assigned is not None:
         drawn |= _of_clusters(pictured.assigned, facts.config.get("clusters") or 0)
+    people, refusals = _people(facts) if federated else [], _refusals(facts)
     return {
         "charts": drawn,
         "federated": federated,
-        "people": _people(facts) if federated else [],
-        "refusals": _refusals(facts),
+        "people": people[:MOST_CLIENTS],
+        "clients": len(people),
+        "refusals": refusals[-MOST_REFUSALS:],
+        "refused": len(refusals),
         "map": pictured.map,
         "cards": pictured.cards,
         "certain": pictured.assigned is not None and pictured.assigned.confidence is not None,
@@ -106,14 +112,15 @@ def _sections(facts: Facts, pictured: Pictured) -> Context:
 
 def _of_clusters(assigned: Assigned, count: int) -> dict[str, Chart]:
     clusters = describe(assigned, count)
-    table = tables.confusions(assigned, clusters)
-    height = {} if table is None else {"height": min(TALL, table["height"])}
-    sizes = tables.sizes(clusters) | height
-    return {"sizes": sizes} | ({} if table is None else {"confusion": table})
+    sizes, table = tables.sizes(clusters), tables.confusions(assigned, clusters)
+    if table is None:
+        return {"sizes": sizes}
+    height = table["height"] if table["height"] <= TALL else LOW
+    return {"sizes": sizes | {"height": height}, "confusion": table}
 
 
 def _refusals(facts: Facts) -> list[Context]:
-    """Whose updates did not count, and why; the last ones where there are many."""
+    """Whose updates did not count, and why."""
     names = _names(facts)
     found = []
     for row in facts.rows:
@@ -124,7 +131,7 @@ def _refusals(facts: Facts) -> list[Context]:
             {"where": where, "client": names.get(client, client), "what": what, "reason": reason}
             for what, client, reason in told
         ]
-    return found[-MOST_REFUSALS:]
+    return found
 
 
 def _why_dropped(row: Row, client: int) -> str:
@@ -155,7 +162,7 @@ def _people(facts: Facts) -> list[Context]:
             "down": down[client],
             "up": up[client],
         }
-        for client, name in list(_names(facts).items())[:MOST_CLIENTS]
+        for client, name in _names(facts).items()
     ]
 
 

@@ -3,7 +3,7 @@
 import csv
 import tomllib
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from fedmcc.errors import InputError
+from fedmcc.report.shapes import Table, is_config, is_evaluation, is_scores
 from fedmcc.runs import Row, Run, open_run
 
-Table = dict[str, Any]
 NEEDED = {"stage": str, "round": int, "seconds": float | int}
 
 
@@ -57,6 +57,8 @@ class Measured(NamedTuple):
     mean: float
     std: float
     seeds: int
+    split: str | None = None  # what was scored,
+    images: int | None = None  # and how many
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,10 +93,10 @@ class Facts:
 def measured(facts: Facts) -> Iterator[Measured]:
     """Each protocol and score of evaluation.json."""
     for protocol, scores in facts.evaluation.items():
-        for score, found in scores.items() if isinstance(scores, dict) else ():
-            if isinstance(found, dict) and isinstance(found.get("mean"), float):
-                seeds = len(found.get("values", ()))
-                yield Measured(protocol, score, found["mean"], float(found.get("std") or 0), seeds)
+        for score, found in scores.items():
+            spread = float(found["mean"]), float(found.get("std", 0))
+            scored = found.get("split"), found.get("images")
+            yield Measured(protocol, score, *spread, len(found["values"]), *scored)
 
 
 def read(path: Path) -> Facts:
@@ -112,8 +114,8 @@ def read(path: Path) -> Facts:
         config_text=text,
         environment=run.read_json("environment.json"),
         rows=rows,
-        scores=run.read_json("scores.json"),
-        evaluation=run.read_json("evaluation.json"),
+        scores=_shaped(run, "scores.json", is_scores),
+        evaluation=_shaped(run, "evaluation.json", is_evaluation),
         assigned=_assigned(run.assignments_file) if run.assignments_file.exists() else None,
         shares=_shares(run.path / "partition.npz"),
     )
@@ -122,9 +124,21 @@ def read(path: Path) -> Facts:
 def _config(run: Run) -> tuple[str, Table]:
     try:
         text = run.config_file.read_text()
-        return text, tomllib.loads(text)
+        config = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
         raise InputError(f"{run.config_file} is damaged: restore it from a copy.") from None
+    if not is_config(config):
+        raise InputError(
+            f"{run.config_file} is not of a fedmcc run: give a directory that `fedmcc run` wrote."
+        )
+    return text, config
+
+
+def _shaped(run: Run, name: str, right: Callable[[Table], bool]) -> Row:
+    found = run.read_json(name)
+    if not right(found):
+        raise InputError(f"{run.path / name} is damaged: restore it from a copy, or remove it.")
+    return found
 
 
 def _check(row: object, where: str) -> None:
@@ -136,12 +150,15 @@ def _assigned(path: Path) -> Assigned:
     try:
         with path.open(newline="") as file:
             lines = list(csv.DictReader(file))
+        clusters = np.array([int(line["cluster"]) for line in lines], dtype=np.int64)
+        if clusters.min() < 0:  # or there is none, which is as wrong
+            raise ValueError
         labels = [line["label"] for line in lines]
         classes = tuple(sorted({label for label in labels if label}, key=_natural))
         place = {name: number for number, name in enumerate(classes)} | {"": -1}
         sure = [line["confidence"] for line in lines]
         return Assigned(
-            clusters=np.array([int(line["cluster"]) for line in lines], dtype=np.int64),
+            clusters=clusters,
             confidence=np.array(sure, dtype=np.float32) if all(sure) else None,
             labels=np.array([place[label] for label in labels], dtype=np.int64) if classes else None,
             classes=classes,

@@ -19,6 +19,7 @@ LABEL_FREE = {
     "alignment": "distance of two views; 0 is best",
     "uniformity": "spread of the features; lower is better",
 }
+NEIGHBOURS = 200  # of kNN, as `fedmcc.evaluation.knn` has it, which needs torch
 LEVELS = ("confidence", "balance", "silhouette")  # of which 1 is the best
 
 
@@ -46,8 +47,16 @@ def tiles(facts: Facts) -> list[Tile]:
     if scores.get("pixels"):
         found.append(_tile("k-means on pixels", scores["pixels"]["acc"], "ACC without any training"))
     if facts.scores.get("knn") is not None:
-        found.append(_tile("kNN", facts.scores["knn"], "labels of 200 nearest images, one left out"))
+        meaning = f"labels of {_neighbours(facts)} nearest images, one left out"
+        found.append(_tile("kNN", facts.scores["knn"], meaning))
     return found
+
+
+def _neighbours(facts: Facts) -> int:
+    """Who votes on an image: the nearest others with a label."""
+    labels = None if facts.assigned is None else facts.assigned.labels
+    labelled = facts.scores.get("images") if labels is None else int((labels >= 0).sum())
+    return min(NEIGHBOURS, labelled - 1) if labelled else NEIGHBOURS
 
 
 def _so_far(rows: Sequence[Row]) -> list[Tile]:
@@ -71,4 +80,4 @@ def _label_free(scores: Mapping[str, Any]) -> list[Tile]:
 
 
 def _tile(name: str, value: float | int, meaning: str) -> Tile:
-    return Tile(name, f"{value:.3f}", meaning, float(min(1, max(0, value))))
+    return Tile(name, f"{value:z.3f}", meaning, float(min(1, max(0, value))))

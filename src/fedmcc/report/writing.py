@@ -31,6 +31,7 @@ def write_report(
 
     `experiment` is that of the run, where its images and network are in memory already.
     """
+    paths = list({path.resolve(): path for path in paths}.values())  # each run counts once
     facts = [read(path) for path in paths]
     if len(facts) == 1:
         target = out or paths[0] / FILE

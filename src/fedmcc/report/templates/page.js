@@ -66,11 +66,14 @@ document.getElementById("theme").addEventListener("click", () => {
 });
 system.addEventListener("change", drawAll);
 
-// On paper: light, and as wide as a page
+// On paper: light, as wide as a page, and unfolded
 let before = "";
+let folded = [];
 addEventListener("beforeprint", () => {
   before = root.dataset.theme || "";
   root.dataset.theme = "light";
+  folded = [...document.querySelectorAll("details:not([open])")];
+  for (const details of folded) details.open = true;
   for (const element of drawn.keys()) {
     const height = element.id === "landscape" ? 556 : element.offsetHeight;
     draw(element);
@@ -79,6 +82,7 @@ addEventListener("beforeprint", () => {
 });
 addEventListener("afterprint", () => {
   root.dataset.theme = before;
+  for (const details of folded) details.open = false;
   for (const element of drawn.keys()) Plotly.relayout(element, { width: null, height: null, autosize: true });
   drawAll();
 });
