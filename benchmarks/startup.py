@@ -6,6 +6,7 @@ python benchmarks/startup.py [--quick] [--repeats 5] [--json FILE]
 """
 
 import functools
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -44,11 +45,12 @@ def reports(run: Path) -> dict[str, tuple[str, ...]]:
     recipe = run.with_suffix(".toml")
     recipe.write_text('[data]\nlimit = 200\n[method]\nname = "mcc"\nrounds = 2\n')
     start(("-m", "fedmcc", "run", str(recipe), "--out", str(run), "--no-report"))
+    other = shutil.copytree(run, run.with_name("other"))
     report = ("-m", "fedmcc", "report", str(run))
     return {
         "fedmcc report RUN": report,
         "fedmcc report RUN --no-images": (*report, "--no-images"),
-        "fedmcc report RUN RUN": (*report, str(run), "--out", str(run / "both.html")),
+        "fedmcc report RUN RUN": (*report, str(other), "--out", str(run / "both.html")),
     }
 
 
