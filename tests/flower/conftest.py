@@ -1,5 +1,6 @@
 """A Flower grid in this process: only the wire is made up, the messages and the apps are real."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,10 @@ class Three:
         options = {**self.options, "recipe": self.recipe, "run": str(self.folder / run)}
         self.grid.run_config = options
         return serve(grid or self.grid, service_of(options))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics so far."""
+        return [json.loads(line) for line in (self.folder / "run" / "metrics.jsonl").read_text().splitlines()]
 
     def embedded(self) -> Path:
         """The same run in one process."""

@@ -8,8 +8,7 @@ import pytest
 import torch
 from flwr.app import Error, Message
 
-from fedmcc.config import parse_text
-from fedmcc.engines.flower.records import Packed, pack_state, unpack_order, unpack_reply, unpack_state
+from fedmcc.engines.flower.records import Packed, pack_state, unpack_state
 from fedmcc.errors import InputError
 from fedmcc.federation import RoundFailedError
 
@@ -232,26 +231,6 @@ def test_the_model_does_not_depend_on_scores_at_the_server(three, tmp_path):
     assert models[0] == models[1]
 
 
-def test_bytes_in_the_metrics_are_those_of_the_records_each_way(three, tmp_path):
-    federation, passed = three("fedmcc-plus"), []
-    federation.grid.spoil = lambda message, reply: passed.append((message, reply)) or reply
-    for _ in federation.serve():
-        pass
-    sent = [tuple(map(_size, pair)) for pair in passed if pair[0].metadata.message_type == "train"]
-    rows = _rows(tmp_path / "run")
-    counted = [tuple(row["bytes"][client]) for row in rows for client in sorted(row["bytes"])]
-    assert counted == sent  # tasks go out in the order of the clients
-    assert [(row["bytes_down"], row["bytes_up"]) for row in rows] == [
-        tuple(map(sum, zip(*sent[start : start + 3], strict=True))) for start in range(0, len(sent), 3)
-    ]
-
-
-def _size(message):
-    """Bytes of all arrays in a message, which is all that grows with the network."""
-    records = message.content.array_records.values()
-    return sum(len(array.data) for record in records for array in record.values())
-
-
 def test_sites_forget_a_finished_run_when_the_next_begins(three, tmp_path):
     federation = three()
     for _ in federation.serve("first"):
@@ -286,45 +265,3 @@ def test_a_run_begun_in_one_process_cannot_go_on_with_sites(three):
     federation.embedded()
     with pytest.raises(InputError, match="was begun without sites"):
         next(federation.serve("embedded"))
-
-
-def test_what_never_left_is_not_counted(three, tmp_path):
-    federation = three()
-    rounds = federation.serve()
-    next(rounds)
-    federation.grid.away = {10}
-    _look_again()
-    next(rounds)
-    first, second = _rows(tmp_path / "run")
-    (absent,) = second["dropped"]
-    assert str(absent) in first["bytes"]
-    assert str(absent) not in second["bytes"]
-
-
-def test_each_machine_finds_its_own_precision(three):
-    federation, orders = three(training={"batch_size": 8, "precision": "auto"}), []
-    federation.grid.spoil = lambda message, reply: orders.append(message) or reply
-    next(federation.serve())
-    (sent,) = {unpack_order(each.content).config for each in orders if each.metadata.message_type == "train"}
-    assert parse_text(sent).training.precision == "auto"
-
-
-def test_what_leaves_a_site_is_clipped(three):
-    federation, passed = three(privacy={"clip": 0.01}), []
-    federation.grid.spoil = lambda message, reply: passed.append((message, reply)) or reply
-    next(federation.serve())
-    moved = [_distance(*pair) for pair in passed if pair[0].metadata.message_type == "train"]
-    assert moved == pytest.approx([0.01] * 3, rel=1e-3)
-
-
-def _distance(message, reply):
-    """How far the weights of an answer are from those that were sent."""
-    task = unpack_order(message.content).task
-    answer = unpack_reply(reply.content, task.client)
-    weights = answer.update.weights
-    squares = [
-        (value - task.weights[name]).square().sum()
-        for name, value in weights.items()
-        if value.is_floating_point()
-    ]
-    return float(torch.stack(squares).sum().sqrt())

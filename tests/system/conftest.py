@@ -150,3 +150,12 @@ def truncated(pictures: Path, tmp_path: Path) -> Path:
     whole = (pictures / "00.png").read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     return path
+
+
+@pytest.fixture
+def unlabelled(fedmcc: Command, pictures: Path, tmp_path: Path) -> Path:
+    """A run on a folder of images without labels."""
+    small = ["clusters=2", "data.size=16", "encoder.width=2", "threads=1", "training.batch_size=8"]
+    words = [word for setting in [*small, "method.rounds=2"] for word in ("--set", setting)]
+    assert fedmcc("run", pictures, *words, "--out", tmp_path / "run").exit_code == 0
+    return tmp_path / "run"
