@@ -91,6 +91,13 @@ def test_a_folder_with_other_things_is_left_alone(ask: Ask, tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+def test_a_call_that_was_killed_before_its_plan_was_written_goes_on(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "cells").mkdir()
+    (tmp_path / ".plan.json.abc").write_text("half a")
+    settle(ask(), cells(ask()))
+    assert (tmp_path / "plan.json").exists()
+
+
 def test_seeds_are_not_a_setting(ask: Ask) -> None:
     with pytest.raises(InputError, match="--seeds"):
         ask("momentum", 1, "seed=5")

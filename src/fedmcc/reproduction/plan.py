@@ -114,7 +114,7 @@ def places_at(table: Table, scale: str) -> list[tuple[Row, Column]]:
 def settle(request: Request, planned: Sequence[Cell]) -> None:
     """Write down what the folder is for, or refuse one that is for something else."""
     path = request.out / PLAN
-    if not path.exists() and request.out.is_dir() and any(request.out.iterdir()):
+    if not path.exists() and _occupied(request.out):
         raise InputError(f"{request.out} is not empty and has no {PLAN}: choose another folder with --out.")
     make_folder(request.out / "cells", "the cells of the table")
     recipes = {f"{cell.row}-{cell.column}": _recipe(cell.config) for cell in planned}
@@ -122,6 +122,12 @@ def settle(request: Request, planned: Sequence[Cell]) -> None:
     if path.exists():
         _refuse_another(path, wanted)
     write_atomically(path, json.dumps(wanted, indent=2) + "\n")
+
+
+def _occupied(out: Path) -> bool:
+    """Whether a folder holds more than a call that was killed before it wrote its plan leaves behind."""
+    found = [entry.relative_to(out).as_posix() for entry in out.rglob("*")]
+    return any(name != "cells" and not name.startswith(f".{PLAN}.") for name in found)
 
 
 def _refuse_another(path: Path, wanted: Mapping[str, object]) -> None:
