@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from fedmcc.files import write_output
+from fedmcc.storage.atomic_files import write_output
 
 HERE = Path(__file__).resolve().parent
 NAMES = ("startup", "step", "stage2", "rounds", "limit", "views", "clients")

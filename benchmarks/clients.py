@@ -13,8 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from fedmcc import config, experiment
-from fedmcc.assembly import prepare
+from fedmcc import config
+from fedmcc.runs import experiment
+from fedmcc.runs.build import prepare
 from measuring import fresh, parser, ratios, show, spread, write_json
 
 PARTICIPANTS = 10

@@ -19,11 +19,11 @@ import tomli_w
 from PIL import Image
 
 from fedmcc import config
-from fedmcc.deployment import flower, processes
-from fedmcc.deployment.folders import Terms
-from fedmcc.deployment.founding import found
-from fedmcc.deployment.server import Order, serving, start
-from fedmcc.flower_app import write_bundle
+from fedmcc.deployment.flower import processes, programs
+from fedmcc.deployment.server.bundle import write_bundle
+from fedmcc.deployment.server.launch import RunRequest, serving, start
+from fedmcc.deployment.setup.create import create_federation
+from fedmcc.deployment.setup.layout import FederationSpec
 from measuring import show, write_json
 
 PATIENCE = 1800.0  # seconds
@@ -67,27 +67,27 @@ def measure(home: Path, megabytes: int, proxy: bool) -> dict[str, float]:
 def in_plain_text(home: Path, images: Path, text: str) -> Iterator[Path]:
     """Flower's own programs and nothing else; the run directory."""
     write_bundle(home / "bundle")
-    with flower.trial(home) as (port, _):
+    with programs.trial(home) as (port, _):
         own = f'client="a" state-dir="{home / "a"}" data="{images}"'
         where = ("--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1")
         words = (*where, "--port", str(processes.free_port()), "--node-config", own)
-        site = (flower.program("flower-supernode"), *words)
+        site = (programs.program("flower-supernode"), *words)
         with processes.running(site, home, home / "site.log"):
             told = {"recipe": text, "run": str(home / "run"), "sites": "a", "wait": PATIENCE}
             (home / "run.toml").write_text(tomli_w.dumps(told | {"round-timeout": PATIENCE}))
-            flower.CommandLine(home).run(home / "bundle", home / "run.toml")
+            programs.CommandLine(home).run(home / "bundle", home / "run.toml")
             yield home / "run"
 
 
 @contextmanager
 def behind_a_proxy(home: Path, images: Path, text: str) -> Iterator[Path]:
     """A federation as operators and sites run it; the run directory."""
-    terms = Terms("127.0.0.1", processes.free_port(), processes.free_port(), ("a",))
-    operator = found(home / "federation", terms, 1)
+    terms = FederationSpec("127.0.0.1", processes.free_port(), processes.free_port(), ("a",))
+    operator = create_federation(home / "federation", terms, 1)
     site = (sys.executable, "-m", "fedmcc", "site", "start", str(operator.site("a").path))
     words = (*site, "--data", str(images))
     with serving(operator) as ready, processes.running(words, home / "site", home / "site.log"):
-        start(ready, Order(text, home / "run", 1, PATIENCE, PATIENCE))
+        start(ready, RunRequest(text, home / "run", 1, PATIENCE, PATIENCE))
         yield home / "run"
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedmcc.acceleration import set_up_torch
 from fedmcc.config import parse
-from fedmcc.construction import build_network
-from fedmcc.training import pairs_of_views, train, trainable
+from fedmcc.runs.build import build_network
+from fedmcc.training.loop import pairs_of_views, train, trainable
+from fedmcc.training.torch_setup import set_up_torch
 from measuring import Spread, in_turns, parser, show, spread, write_json
 
 SIZES = (256, 512, 1024, 2048)

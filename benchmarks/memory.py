@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from fedmcc.acceleration import set_up_torch
-from fedmcc.gradients import Form, contrast_by_autograd, contrast_by_closed_form
 from fedmcc.losses import contrast
-from fedmcc.memory import in_use
 from fedmcc.methods import METHODS
 from fedmcc.networks import ENCODERS
 from fedmcc.networks.initialise import initialise
-from fedmcc.training import Training, drawn_pairs, train, trainable
+from fedmcc.numerics.loss_gradients import Form, contrast_by_autograd, contrast_by_closed_form
+from fedmcc.training.loop import Training, drawn_pairs, train, trainable
+from fedmcc.training.memory import in_use
+from fedmcc.training.torch_setup import set_up_torch
 from fedmcc.views import preset
 from measuring import begin_peak, fresh, high_water, parser, ratios, show, spread, write_json
 

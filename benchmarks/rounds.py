@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedmcc import config, experiment
-from fedmcc.acceleration import set_up_torch
-from fedmcc.assembly import prepare
-from fedmcc.clock import measuring
-from fedmcc.construction import build_network
-from fedmcc.memory import in_use
-from fedmcc.states import bytes_of, detached, select, weighted_average
+from fedmcc import config
+from fedmcc.numerics.state_dicts import bytes_of, detached, select, weighted_average
+from fedmcc.runs import experiment
+from fedmcc.runs.build import build_network, prepare
+from fedmcc.training.memory import in_use
+from fedmcc.training.timing import measuring
+from fedmcc.training.torch_setup import set_up_torch
 from measuring import Spread, begin_peak, fresh, high_water, parser, ratios, show, spread, write_json
 
 TRAINING = ("views", "forward", "loss", "backward", "optimiser", "after step")

@@ -17,17 +17,17 @@ from typing import Any
 
 from torch import Tensor
 
-from fedmcc.acceleration import set_up_torch
-from fedmcc.assembly import Experiment, prepare
 from fedmcc.config import parse
-from fedmcc.engines.embedded import Embedded
-from fedmcc.federation import Progress, Round, rounds
+from fedmcc.federation.engines.embedded import Embedded
+from fedmcc.federation.rounds import Progress, Round, rounds
 from fedmcc.losses import Quartet
 from fedmcc.messages import Task
 from fedmcc.methods.base import Memory, Stage
 from fedmcc.methods.cluster_contrast import Clustering
-from fedmcc.passes import without_gradient
-from fedmcc.states import State, adopt, detached
+from fedmcc.networks.replay import without_gradient
+from fedmcc.numerics.state_dicts import State, adopt, detached
+from fedmcc.runs.build import Experiment, prepare
+from fedmcc.training.torch_setup import set_up_torch
 
 SCORES = ("acc", "nmi", "ari")
 

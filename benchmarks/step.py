@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmcc.acceleration import set_up_torch
 from fedmcc.config import parse
-from fedmcc.construction import build_network
 from fedmcc.losses import Quartet
 from fedmcc.networks.momentum import MomentumPair
-from fedmcc.training import pairs_of_views, train, trainable
+from fedmcc.runs.build import build_network
+from fedmcc.training.loop import pairs_of_views, train, trainable
+from fedmcc.training.torch_setup import set_up_torch
 from measuring import in_turns, parser, ratios, show, spread, write_json
 
 

@@ -11,7 +11,7 @@ import kornia.augmentation as kornia
 import torch
 from torch import nn
 
-from fedmcc.acceleration import set_up_torch
+from fedmcc.training.torch_setup import set_up_torch
 from fedmcc.views import PRESETS, Views
 from measuring import in_turns, parser, ratios, show, spread, write_json
 

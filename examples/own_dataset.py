@@ -10,7 +10,7 @@ import numpy as np
 import fedmcc
 from fedmcc import config
 from fedmcc.data import DATASETS, ImageSet, Source
-from fedmcc.runs import next_free
+from fedmcc.runs.directory import next_free
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from PIL import Image
 import fedmcc
 from fedmcc import config
 from fedmcc.data import load_dataset
-from fedmcc.runs import next_free
+from fedmcc.runs.directory import next_free
 
 
 def main() -> None:

@@ -11,9 +11,9 @@ import fedmcc
 from fedmcc import config
 from fedmcc.losses import nt_xent
 from fedmcc.methods import METHODS, Stage
+from fedmcc.networks.heads import instance_projector
 from fedmcc.networks.momentum import Branch, Network
-from fedmcc.networks.projectors import instance_projector
-from fedmcc.runs import next_free
+from fedmcc.runs.directory import next_free
 
 
 @dataclass(frozen=True)

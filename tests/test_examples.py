@@ -10,8 +10,8 @@ from PIL import Image
 
 from fedmcc import config, load_run
 from fedmcc.data import load_dataset
-from fedmcc.experiment import run
-from fedmcc.runs import Row, create_run
+from fedmcc.runs.directory import Row, create_run
+from fedmcc.runs.experiment import run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TINY = {"data": {"name": "synthetic", "samples": 40}, "method": {"rounds": 2}, "training": {"batch_size": 20}}

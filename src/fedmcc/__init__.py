@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedmcc.estimator import DeepClustering
-    from fedmcc.experiment import run
-    from fedmcc.runs import open_run as load_run
+    from fedmcc.runs.directory import open_run as load_run
+    from fedmcc.runs.experiment import run
 
 __all__ = ["DeepClustering", "load_run", "run"]
 
 _HOMES = {
     "DeepClustering": ("fedmcc.estimator", "DeepClustering"),
-    "load_run": ("fedmcc.runs", "open_run"),
-    "run": ("fedmcc.experiment", "run"),
+    "load_run": ("fedmcc.runs.directory", "open_run"),
+    "run": ("fedmcc.runs.experiment", "run"),
 }
 
 

@@ -16,15 +16,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedmcc.data import DATASETS
 from fedmcc.data.base import Source
-from fedmcc.engines import ENGINES, EngineOptions
+from fedmcc.data.partition import Sharing
 from fedmcc.errors import InputError, unknown
 from fedmcc.evaluation.options import Evaluation
-from fedmcc.federation import Federation
+from fedmcc.federation.engines import ENGINES, EngineOptions
+from fedmcc.federation.privacy import Privacy
+from fedmcc.federation.rounds import Federation
 from fedmcc.methods import CLUSTERINGS, METHODS, Clustering, Method
 from fedmcc.networks import ENCODERS, EncoderOptions
-from fedmcc.partition import Sharing
-from fedmcc.privacy import Privacy
-from fedmcc.training import Training
+from fedmcc.training.loop import Training
 from fedmcc.views import PRESETS, Views
 
 Table = dict[str, Any]

@@ -8,14 +8,14 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fedmcc.assembly import Experiment, assemble, scorer_of
 from fedmcc.config import Config, Table, parse, put
 from fedmcc.data.arrays import as_images
 from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
 from fedmcc.evaluation.features import Extracted, extract
-from fedmcc.federation import Progress, Round, rounds
-from fedmcc.states import adopt, detached
+from fedmcc.federation.rounds import Progress, Round, rounds
+from fedmcc.numerics.state_dicts import adopt, detached
+from fedmcc.runs.build import Experiment, assemble, scorer_of
 
 
 class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedmcc.gradients import SMALLEST_NORM, Form, contrast_by_autograd, contrast_by_closed_form
+from fedmcc.numerics.loss_gradients import SMALLEST_NORM, Form, contrast_by_autograd, contrast_by_closed_form
 
 Scalar = Float[Tensor, ""]
 Anchor = Literal["paper", "online"]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedmcc.states import State, bytes_of
+from fedmcc.numerics.state_dicts import State, bytes_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,34 +74,6 @@ class Moment(NamedTuple):
 
     stage: str
     round: int
-
-
-class Order(NamedTuple):
-    """A task for a site elsewhere, which knows nothing of the run but this."""
-
-    run: str  # what tells this run from every other
-    config: str  # complete but for what depends on the site's machine and images
-    fingerprint: str  # of the network and stages that the server has
-    base: Moment | None  # the last round of this site that counted; None: there was none
-    task: Task
-
-
-class Greeting(NamedTuple):
-    """What a server tells a site before anything else."""
-
-    recipe: str  # TOML
-    finished: tuple[str, ...] = ()  # runs of which sites need remember nothing any more
-
-
-class Hello(NamedTuple):
-    """Who a site is, what it holds, and the network and stages that it would train."""
-
-    name: str
-    samples: int
-    channels: int
-    size: int  # pixels of the shorter side
-    version: str
-    fingerprint: str
 
 
 def pack(weights: Mapping[str, Tensor]) -> State:

@@ -8,13 +8,13 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedmcc import chunked
 from fedmcc.messages import Task
 from fedmcc.methods import METHODS
 from fedmcc.networks.convnet import ConvNet, ConvNetOptions
 from fedmcc.networks.initialise import initialise
-from fedmcc.states import detached, select
-from fedmcc.training import Training, train, trainable
+from fedmcc.numerics.state_dicts import detached, select
+from fedmcc.training import chunked
+from fedmcc.training.loop import Training, train, trainable
 
 N = 11
 CHUNKS = (1, 3, N - 1, N)

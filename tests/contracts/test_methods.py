@@ -13,8 +13,8 @@ from fedmcc.messages import Task, Update
 from fedmcc.methods import METHODS
 from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.networks.initialise import initialise
-from fedmcc.states import detached, select
-from fedmcc.training import Training, train, trainable
+from fedmcc.numerics.state_dicts import detached, select
+from fedmcc.training.loop import Training, train, trainable
 from fedmcc.views import preset
 
 STAGES = [(name, number) for name, kind in METHODS.items() for number in range(len(kind().stages()))]

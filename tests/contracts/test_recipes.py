@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from fedmcc import config
-from fedmcc.construction import stages
 from fedmcc.methods.cc import CC
 from fedmcc.methods.mcc import MCC
 from fedmcc.networks.resnet import ResNet34
+from fedmcc.runs.resolve import stages
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 ALL = sorted(path for path in RECIPES.rglob("*.toml") if "tables" not in path.parts)  # those combine them
@@ -125,5 +125,5 @@ def test_a_cell_printed_in_several_tables_is_one_configuration(data: str, kind: 
 
 
 def test_the_demo_is_the_recipe_for_digits() -> None:
-    with as_file(files("fedmcc") / "demo.toml") as demo:
+    with as_file(files("fedmcc.cli") / "demo.toml") as demo:
         assert config.load(demo) == config.load(RECIPES / "digits-fedmcc-plus.toml")

@@ -6,12 +6,12 @@ from dataclasses import MISSING, fields, replace
 import numpy as np
 import pytest
 
+from fedmcc.cli.listing import KINDS, entries
 from fedmcc.config import CHOICES, dump, name_of, parse
 from fedmcc.data.base import ImageSet
+from fedmcc.data.partition import PARTITIONS, Sharing, share
 from fedmcc.errors import InputError
-from fedmcc.partition import PARTITIONS, Sharing, share
-from fedmcc.protocols import PROTOCOLS
-from fedmcc.registries import KINDS, entries
+from fedmcc.runs.protocols import PROTOCOLS
 from fedmcc.views import PRESETS, Views
 
 ENTRIES = [(section, name) for section, (known, _) in CHOICES.items() for name in known]

@@ -6,8 +6,8 @@ import pytest
 
 from fedmcc import config
 from fedmcc.reproduction import scales
-from fedmcc.reproduction.plan import places_at
-from fedmcc.reproduction.tables import Table, load_table, names
+from fedmcc.reproduction.cells import places_at
+from fedmcc.reproduction.table_spec import Table, load_table, names
 
 PRINTED = {  # figures, counted in the paper; dashes are none
     "federated-iid": 5 * 15 - 3,

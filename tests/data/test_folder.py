@@ -4,7 +4,7 @@ import shutil
 import numpy as np
 import pytest
 
-from fedmcc.data import tree
+from fedmcc.data import image_files
 from fedmcc.data.folder import Folder
 from fedmcc.errors import InputError
 
@@ -69,7 +69,7 @@ def test_long_list_of_skipped_files_is_cut(root):
 
 
 def test_image_of_too_many_pixels_is_skipped(root, picture, monkeypatch):
-    monkeypatch.setattr("fedmcc.data.picture.MOST_PIXELS", 200)
+    monkeypatch.setattr("fedmcc.data.decode.MOST_PIXELS", 200)
     monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 100)
     picture(root / "dogs" / "huge.png", size=(16, 16))
     picture(root / "dogs" / "vast.png", size=(20, 20))
@@ -116,8 +116,8 @@ def test_channels_follow_the_files_unless_given(tmp_path, picture):
 
 def test_cache_is_mapped_and_used_until_a_file_or_an_option_changes(root, monkeypatch):
     calls = []
-    decode = tree.decode
-    monkeypatch.setattr(tree, "decode", lambda *given: calls.append(given) or decode(*given))
+    decode = image_files.decode
+    monkeypatch.setattr(image_files, "decode", lambda *given: calls.append(given) or decode(*given))
     first, again = Folder(root=root).load(), Folder(root=root).load()
     assert isinstance(again.images, np.memmap)
     np.testing.assert_array_equal(first.images, again.images)
@@ -131,7 +131,7 @@ def test_cache_is_mapped_and_used_until_a_file_or_an_option_changes(root, monkey
 def test_blocks_do_not_change_what_is_decoded(root, cache, monkeypatch):
     whole = np.array(Folder(root=root).load().images)
     shutil.rmtree(cache)
-    monkeypatch.setattr(tree, "BLOCK", 2)
+    monkeypatch.setattr(image_files, "BLOCK", 2)
     np.testing.assert_array_equal(Folder(root=root).load().images, whole)
 
 
@@ -147,7 +147,7 @@ def test_interrupted_decoding_leaves_no_cache(root, cache, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tree, "decode", interrupt)
+    monkeypatch.setattr(image_files, "decode", interrupt)
     with pytest.raises(KeyboardInterrupt):
         Folder(root=root).load()
     assert list((cache / "decoded").iterdir()) == []

@@ -1,15 +1,123 @@
-"""A federation of two sites in a folder, as its operator would found it."""
+"""A federation of two sites in a folder, and a Flower grid in this process with real messages and apps."""
 
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
 
-from fedmcc.deployment.folders import Operator, Terms
-from fedmcc.deployment.founding import found
+from fedmcc import config
+from fedmcc.deployment.app import client_app, service_of
+from fedmcc.deployment.server.coordinator import serve
+from fedmcc.deployment.setup.create import create_federation
+from fedmcc.deployment.setup.layout import FederationSpec, Operator
+from fedmcc.runs import experiment
 
-TERMS = Terms("127.0.0.1", 8000, 8001, ("north", "south"))
+SMALL = {"hidden": 8, "projections": 4}
+METHODS: dict[str, dict[str, Any]] = {
+    "fedmcc": {"rounds": 1, "epochs": 1, "clustering_rounds": 2, "clustering_epochs": 1, **SMALL},
+    "fedmcc-plus": {"rounds": 2, "polish_rounds": 1, "prototypes": 2.0, **SMALL},
+    "fedema": {"rounds": 3, "epochs": 1, **SMALL},
+}
+
+
+class InProcess(Grid):
+    """Nodes whose apps are called when a message is pushed; `spoil` may change a reply or lose it."""
+
+    def __init__(self, nodes: Mapping[int, dict[str, Any]]) -> None:
+        self.nodes, self.away, self.replies = dict(nodes), set(), {}
+        self.spoil: Callable[[Message, Message], Message | None] = lambda message, reply: reply
+        self.sent: list[Message] = []
+        self.run_config: dict[str, Any] = {}
+
+    def get_node_ids(self):
+        return [node for node in self.nodes if node not in self.away]
+
+    def push_messages(self, messages):
+        return [self._push(_over_the_wire(message)) for message in messages]
+
+    def pull_messages(self, message_ids):
+        return [self.replies.pop(name) for name in list(message_ids) if name in self.replies]
+
+    def _push(self, message):
+        self.sent.append(message)
+        name, node = f"message-{len(self.sent)}", message.metadata.dst_node_id
+        message.metadata.__dict__["_message_id"] = name
+        context = Context(1, node, self.nodes[node], RecordDict(), self.run_config)
+        reply = Message(Error(5, "away"), reply_to=message)
+        if node not in self.away:
+            reply = client_app(message, context)
+        if (spoilt := self.spoil(message, reply)) is not None:
+            self.replies[name] = spoilt if spoilt.has_error() else _over_the_wire(spoilt)
+        return name
+
+    set_run = create_message = send_and_receive = run = None
+
+
+def _over_the_wire(message: Message) -> Message:
+    return message_from_proto(message_to_proto(message))
+
+
+class Three:
+    """Three sites that share the digits as a simulation of three clients would, and their server."""
+
+    def __init__(self, folder: Path, name: str, **options: Any) -> None:
+        self.folder = folder
+        self.table: dict[str, Any] = {
+            "clusters": 3,
+            "seed": 3,
+            "threads": 1,
+            "device": "cpu",
+            "data": {"name": "digits", "limit": 60},
+            "encoder": {"width": 4},
+            "method": {"name": name, **METHODS[name]},
+            "partition": {"clients": 3, "uneven": 0.5},
+            "training": {"batch_size": 8},
+            "evaluation": {"at_server": True},
+        } | options
+        self.grid = InProcess({10 + part: self.node("cab"[part]) for part in range(3)})
+        self.options: dict[str, Any] = {"sites": "a,b,c", "wait": 1.0, "round-timeout": 5.0}
+
+    def node(self, name: str) -> dict[str, Any]:
+        return {"client": name, "state-dir": str(self.folder / name), "shard": f"{'abc'.index(name)}/3"}
+
+    @property
+    def recipe(self) -> str:
+        return config.dump(config.parse(self.table))
+
+    def serve(self, run: str = "run", grid: Grid | None = None) -> Any:
+        """The rounds, one after the other."""
+        options = {**self.options, "recipe": self.recipe, "run": str(self.folder / run)}
+        self.grid.run_config = options
+        return serve(grid or self.grid, service_of(options))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics so far."""
+        return [json.loads(line) for line in (self.folder / "run" / "metrics.jsonl").read_text().splitlines()]
+
+    def embedded(self) -> Path:
+        """The same run in one process."""
+        return experiment.run(config.parse(self.table), self.folder / "embedded").path
+
+
+@pytest.fixture(autouse=True)
+def identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages say from which run and node they come."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Callable[..., Three]:
+    return lambda name="fedema", **options: Three(tmp_path, name, **options)
 
 
 @pytest.fixture
 def operator(tmp_path: Path) -> Operator:
-    return found(tmp_path / "federation", TERMS, 365)
+    spec = FederationSpec("127.0.0.1", 8000, 8001, ("north", "south"))
+    return create_federation(tmp_path / "federation", spec, 365)

@@ -8,7 +8,8 @@ import json
 import tempfile
 from pathlib import Path
 
-from fedmcc import config, experiment
+from fedmcc import config
+from fedmcc.runs import experiment
 
 FILE = Path(__file__).with_name("losses.json")
 TINY = {

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedmcc import config, experiment
+from fedmcc import config
+from fedmcc.runs import experiment
 
 HERE = Path(__file__).parent
 GOLDEN = json.loads((HERE / "losses.json").read_text())["losses"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmcc.runs import Run, create_run
+from fedmcc.runs.directory import Run, create_run
 
 CONFIG = """
 clusters = 2

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from fedmcc.report.charts import Stage, curves, named_axis, stages, traffic
-from fedmcc.report.reading import Shares
-from fedmcc.report.tables import holdings
+from fedmcc.report.heatmaps import holdings
+from fedmcc.report.run_facts import Shares
 
 
 def row(stage: str, loss: float | None, **more: Any) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from PIL import Image
 
 from fedmcc.data.base import ImageSet
 from fedmcc.report.clusters import class_colours, confusion, describe
-from fedmcc.report.colours import palette
-from fedmcc.report.gallery import hang
-from fedmcc.report.landscape import Landscape
-from fedmcc.report.reading import Assigned
+from fedmcc.report.gallery import build_cards
+from fedmcc.report.map_cache import Landscape
+from fedmcc.report.palette import palette
+from fedmcc.report.run_facts import Assigned
 from fedmcc.report.thumbnails import sheet
 
 
@@ -54,7 +54,7 @@ def test_the_gallery_shows_the_most_typical_and_the_least_certain() -> None:
     found = assigned()
     typical = np.random.default_rng(1).random(60).astype(np.float32)
     images = ImageSet(np.zeros((60, 1, 8, 8), np.uint8))
-    for card in hang(
+    for card in build_cards(
         images, found, Landscape(np.arange(60), np.zeros((60, 2), np.float32), typical), describe(found, 4)
     ):
         rows = np.flatnonzero(found.clusters == card.cluster.number)
@@ -69,7 +69,7 @@ def test_the_gallery_shows_the_most_typical_and_the_least_certain() -> None:
 def test_images_of_another_class_are_marked() -> None:
     found = assigned(confident=False)
     seen = Landscape(np.arange(60), np.zeros((60, 2), np.float32), np.zeros(60, np.float32))
-    for card in hang(ImageSet(np.zeros((60, 3, 8, 8), np.uint8)), found, seen, describe(found, 4)):
+    for card in build_cards(ImageSet(np.zeros((60, 3, 8, 8), np.uint8)), found, seen, describe(found, 4)):
         for shown in (*card.typical, *card.uncertain):
             label = found.labels[int(shown.caption.split("image ")[1])]
             assert shown.odd == (label >= 0 and card.cluster.matched not in (None, "xyz"[label]))

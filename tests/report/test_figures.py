@@ -17,18 +17,18 @@ from typer.testing import CliRunner
 
 from fedmcc.cli import app
 from fedmcc.errors import InputError
-from fedmcc.report import landscape
+from fedmcc.report import map_cache
 from fedmcc.report.figures import _holdings, write_figures
-from fedmcc.report.landscape import Landscape
-from fedmcc.report.reading import Facts, Shares, read
-from fedmcc.runs import Run
+from fedmcc.report.map_cache import Landscape
+from fedmcc.report.run_facts import Facts, Shares, read
+from fedmcc.runs.directory import Run
 
 
 @pytest.fixture
 def run(written: Callable[..., Run]) -> Run:
     run = written()
     run.model_file.write_bytes(b"a network")
-    landscape.save(run, Landscape(np.arange(4), np.eye(4, 2, dtype=np.float32), np.zeros(4, np.float32)))
+    map_cache.save(run, Landscape(np.arange(4), np.eye(4, 2, dtype=np.float32), np.zeros(4, np.float32)))
     return run
 
 
@@ -88,7 +88,7 @@ def test_long_names_neither_touch_nor_leave_the_figure(run: Run, tmp_path: Path)
     lines = [f"{place},{place % 2},0.9000,{names[place % 10]}" for place in range(40)]
     run.assignments_file.write_text("\n".join(["image,cluster,confidence,label", *lines, ""]))
     seen = np.random.default_rng(0).standard_normal((40, 2)).astype(np.float32)
-    landscape.save(run, Landscape(np.arange(40), seen, np.zeros(40, np.float32)))
+    map_cache.save(run, Landscape(np.arange(40), seen, np.zeros(40, np.float32)))
     write_figures(run.path, tmp_path / "figures")
     with Image.open(tmp_path / "figures" / "tsne-classes.png") as picture:
         pixels = np.asarray(picture.convert("L"))

@@ -9,10 +9,10 @@ import pytest
 from fedmcc.evaluation.knn import WeightedKNN
 from fedmcc.report.clusters import Cluster
 from fedmcc.report.gallery import Card, Shown
-from fedmcc.report.page import Pictured, _people, _refusals, render
-from fedmcc.report.reading import read
-from fedmcc.report.tiles import NEIGHBOURS, tiles
-from fedmcc.runs import Run
+from fedmcc.report.page import Pictured, _client_rows, _refusals, render
+from fedmcc.report.run_facts import read
+from fedmcc.report.score_tiles import NEIGHBOURS, tiles
+from fedmcc.runs.directory import Run
 
 
 def test_sites_have_their_names_and_those_who_dropped_out_their_reasons(written: Callable[..., Run]) -> None:
@@ -25,7 +25,7 @@ def test_sites_have_their_names_and_those_who_dropped_out_their_reasons(written:
     assert [(found["client"], found["reason"]) for found in _refusals(facts)] == [
         ("west", "Its connection was lost.")
     ]
-    assert [(site["name"], site["dropped"]) for site in _people(facts)] == [
+    assert [(site["name"], site["dropped"]) for site in _client_rows(facts)] == [
         ("north", 0),
         ("south", 0),
         ("west", 1),

@@ -14,9 +14,10 @@ from click.testing import Result
 from PIL import Image
 from typer.testing import CliRunner
 
-from fedmcc import config, experiment
+from fedmcc import config
 from fedmcc.cli import app
 from fedmcc.data import load_dataset
+from fedmcc.runs import experiment
 
 PROGRAM = (str(Path(sys.executable).parent / "fedmcc"),)
 RECIPE = """

@@ -20,9 +20,13 @@ from click.testing import Result
 from PIL import Image
 from rich.console import Console
 
-from fedmcc import data, engines, meters, methods, networks, partition, protocols, views
-from fedmcc.experiment import Finished, Plan, Scored
-from fedmcc.training import Step
+from fedmcc import data, methods, networks, views
+from fedmcc.data import partition
+from fedmcc.federation import engines
+from fedmcc.runs import protocols
+from fedmcc.runs.experiment import Finished, Plan, Scored
+from fedmcc.terminal import progress
+from fedmcc.training.loop import Step
 
 Command = Callable[..., Result]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -182,8 +186,8 @@ def test_a_terminal_shows_round_loss_scores_speed_and_time_left(recipe: Path, tm
 @pytest.mark.parametrize("width", [120, 80])
 def test_nothing_of_the_live_table_is_cut_off(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=width, height=40)
-    monkeypatch.setattr(meters, "err", screen)
-    monkeypatch.setattr(meters.Pace, "speed", 1234.0)
+    monkeypatch.setattr(progress, "err", screen)
+    monkeypatch.setattr(progress.Pace, "speed", 1234.0)
     row = {"stage": "representation", "round": 100, "loss": -1.234, "acc": 0.5, "kmeans_acc": 0.125}
     row |= {
         "participants": [*range(10)],
@@ -193,7 +197,7 @@ def test_nothing_of_the_live_table_is_cut_off(monkeypatch: pytest.MonkeyPatch, w
         "seconds": 123.4,
     }
     events = [Step(0, 1.0, 100), Scored({**row, "round": 99}, 100), Scored(row, 100), Finished({})]
-    meters.watch(events, Plan(100_000, 99_900))
+    progress.watch(events, Plan(100_000, 99_900))
     shown = without_colours(screen.file.getvalue()).splitlines()  # type: ignore[attr-defined]
     cells = [line.split() for line in shown if "100/100" in line and "━" not in line]
     expected = [

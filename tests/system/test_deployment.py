@@ -17,13 +17,18 @@ from pathlib import Path
 
 import pytest
 
-from fedmcc.deployment.certificates import certify_server, create_authority, create_site_key, load_authority
-from fedmcc.deployment.folders import Operator, Site, Terms
-from fedmcc.deployment.founding import found, write_proxy
-from fedmcc.deployment.processes import at_home, environment, free_port, running, sweep, wait_until
-from fedmcc.deployment.proxy import installed, words
-from fedmcc.deployment.reach import AbsentError, greet
-from fedmcc.runs import Run
+from fedmcc.deployment.flower.connectivity import AbsentError, check_connection
+from fedmcc.deployment.flower.processes import at_home, environment, free_port, running, sweep, wait_until
+from fedmcc.deployment.setup.certificates import (
+    certify_server,
+    create_authority,
+    create_site_key,
+    load_authority,
+)
+from fedmcc.deployment.setup.create import create_federation, write_proxy
+from fedmcc.deployment.setup.layout import FederationSpec, Operator, SiteFolder
+from fedmcc.deployment.setup.nginx import installed, words
+from fedmcc.runs.directory import Run
 
 pytestmark = pytest.mark.timeout(2400)  # a process starts for every message: a busy machine takes long
 
@@ -98,7 +103,9 @@ def federation(tmp_path_factory: pytest.TempPathFactory, owners: Path) -> Iterat
     folder = tmp_path_factory.mktemp("federation")
     (folder / "images").symlink_to(owners)
     (folder / "recipe.toml").write_text(RECIPE)
-    operator = found(folder / "fed", Terms("127.0.0.1", free_port(), free_port(), ("a", "b", "c")), 60)
+    operator = create_federation(
+        folder / "fed", FederationSpec("127.0.0.1", free_port(), free_port(), ("a", "b", "c")), 60
+    )
     federation = Federation(operator, folder)
     federation.start_server()
     for name in ("a", "b"):
@@ -111,12 +118,12 @@ def federation(tmp_path_factory: pytest.TempPathFactory, owners: Path) -> Iterat
         process.wait(60)
 
 
-def copied(federation: Federation, name: str) -> Site:
+def copied(federation: Federation, name: str) -> SiteFolder:
     """Another copy of a site's folder, to be spoilt."""
-    return Site(Path(shutil.copytree(federation.operator.site("c").path, federation.folder / name)))
+    return SiteFolder(Path(shutil.copytree(federation.operator.site("c").path, federation.folder / name)))
 
 
-def refused(federation: Federation, site: Site) -> str:
+def refused(federation: Federation, site: SiteFolder) -> str:
     """What a site says that ends because it is refused."""
     data = federation.folder / "images" / "c"
     process = federation.start(site.path.name, "site", "start", site.path, "--data", data)
@@ -140,7 +147,7 @@ def test_a_site_of_another_authority_refuses_the_server(federation: Federation) 
 def expired(federation: Federation, tmp_path: Path) -> Iterator[Operator]:
     """The proxy of another federation, with a certificate that ended yesterday."""
     terms = replace(federation.operator.terms(), port=free_port(), control_port=free_port())
-    operator = found(tmp_path / "expired", terms, 30)
+    operator = create_federation(tmp_path / "expired", terms, 30)
     authority = load_authority(operator.authority_key, operator.authority_certificate)
     old = certify_server(authority, terms.host, 30, datetime.now(UTC) - timedelta(days=31))
     operator.key.write_bytes(old.key_pem)
@@ -277,8 +284,8 @@ def test_nothing_runs_after_all_were_stopped(federation: Federation) -> None:
 
 
 def test_stop_ends_a_server_and_all_it_started(federation: Federation) -> None:
-    terms = Terms("127.0.0.1", free_port(), free_port(), ("a",))
-    other = Federation(found(federation.folder / "other", terms, 60), federation.folder)
+    terms = FederationSpec("127.0.0.1", free_port(), free_port(), ("a",))
+    other = Federation(create_federation(federation.folder / "other", terms, 60), federation.folder)
     command = ("server", "start", other.operator.path, federation.folder / "recipe.toml")
     server = other.start("stopped", *command)
     assert wait_until(lambda: "waiting for a" in other.said("stopped"), PATIENCE)
@@ -288,4 +295,4 @@ def test_stop_ends_a_server_and_all_it_started(federation: Federation) -> None:
     assert server.wait(60) == 130
     assert at_home(other.operator.home) == []
     with pytest.raises(AbsentError):
-        greet(terms.address, other.operator.authority_certificate)
+        check_connection(terms.address, other.operator.authority_certificate)

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import tomli_w
 
-from fedmcc import config, experiment
-from fedmcc.deployment import flower, processes
-from fedmcc.flower_app import write_bundle
+from fedmcc import config
+from fedmcc.deployment.flower import processes, programs
+from fedmcc.deployment.server.bundle import write_bundle
+from fedmcc.runs import experiment
 
 OWN = ("seconds", "sites", "waiting", "transport", "training", "reasons")
 PATIENCE = 900.0  # seconds; every message to a site starts a Python process with torch
@@ -78,14 +79,14 @@ class Federation:
     def __init__(self, home: Path, stack: ExitStack) -> None:
         self.home, self.stack = home, stack
         write_bundle(home / "bundle")
-        self.port, self.server = stack.enter_context(flower.trial(home))
+        self.port, self.server = stack.enter_context(programs.trial(home))
         self.sites = {name: self.start(name) for name in "abc"}
 
     def start(self, name: str) -> "subprocess.Popen[bytes]":
         own = f'client="{name}" state-dir="{self.home / name}" shard="{"abc".index(name)}/3"'
         where = ("--insecure", "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1")
         words = (*where, "--port", str(processes.free_port()), "--node-config", own)
-        program = (flower.program("flower-supernode"), *words)
+        program = (programs.program("flower-supernode"), *words)
         return self.stack.enter_context(processes.running(program, self.home, self.home / f"site-{name}.log"))
 
     def submit(self, text: str, run: Path) -> str:
@@ -93,7 +94,7 @@ class Federation:
         told = {"recipe": text, "run": str(run), "sites": "a,b,c", "min-sites": 3}
         waiting = {"round-timeout": PATIENCE, "wait": PATIENCE}
         (self.home / "run.toml").write_text(tomli_w.dumps(told | waiting))
-        return flower.CommandLine(self.home).run(self.home / "bundle", self.home / "run.toml")
+        return programs.CommandLine(self.home).run(self.home / "bundle", self.home / "run.toml")
 
     def kill(self, process: "subprocess.Popen[bytes]", name: str) -> None:
         for pid in of_session(process.pid, name):
@@ -158,8 +159,8 @@ def test_a_site_killed_mid_round_costs_that_round_and_comes_back_under_its_name(
 ALL = """
 from pathlib import Path
 from flwr.serverapp import ServerApp
-from fedmcc.flower_app import service_of
-from fedmcc.serving import serve
+from fedmcc.deployment.app import service_of
+from fedmcc.deployment.server.coordinator import serve
 
 server_app = ServerApp()
 
@@ -178,7 +179,7 @@ def main(grid, context):
 def write_bundle_of_all(folder: Path) -> None:
     write_bundle(folder)
     project = folder / "pyproject.toml"
-    project.write_text(project.read_text().replace("fedmcc.flower_app:server_app", "all:server_app"))
+    project.write_text(project.read_text().replace("fedmcc.deployment.app:server_app", "all:server_app"))
     (folder / "all.py").write_text(ALL)
 
 
@@ -188,7 +189,7 @@ def test_a_simulation_gives_the_bits_of_one_process(
     for name in METHODS:
         (tmp_path / f"{name}.toml").write_text(recipe(tiny, name))
     asked = "fedmcc-plus"
-    monkeypatch.setattr("fedmcc.flower_app.write_bundle", write_bundle_of_all)
+    monkeypatch.setattr("fedmcc.deployment.server.bundle.write_bundle", write_bundle_of_all)
     monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 1}')  # one worker, since each starts slowly
     words = ("--engine", "flower-simulation", "--out", tmp_path / asked)
     result = fedmcc("run", tmp_path / f"{asked}.toml", *words)

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from fedmcc import config, experiment
+from fedmcc import config
+from fedmcc.runs import experiment
 
 Start = Callable[..., "subprocess.Popen[str]"]
 Command = Callable[..., Result]

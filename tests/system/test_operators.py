@@ -120,7 +120,7 @@ def test_a_server_without_nginx_says_what_to_do_and_starts_nothing(
 ) -> None:
     fedmcc(*INIT)
     (tmp_path / "recipe.toml").write_text("clusters = 2\n")
-    monkeypatch.setattr("fedmcc.deployment.proxy.installed", lambda: None)
+    monkeypatch.setattr("fedmcc.deployment.setup.nginx.installed", lambda: None)
     sentence = refused("server", "start", "fed", "recipe.toml")
     assert sentence.startswith("nginx is not installed")
     assert sentence.endswith("install it, or try the federation on this machine alone with --no-proxy.")

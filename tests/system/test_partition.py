@@ -9,7 +9,7 @@ from click.testing import Result
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from fedmcc import runs
+from fedmcc.runs import directory
 
 Command = Callable[..., Result]
 SHARED = ("--set", "partition.name=by_class", "--set", "partition.clients=5")
@@ -58,7 +58,7 @@ def test_a_run_shows_the_table_and_keeps_the_partition(fedmcc: Command, recipe: 
     result = fedmcc("run", recipe, *SHARED, "--set", "method.rounds=1", "--out", "run")
     assert result.exit_code == 0, result.output
     assert "5 clients, 300 images" in result.stderr
-    with np.load(runs.open_run(Path("run")).path / "partition.npz", allow_pickle=False) as kept:
+    with np.load(directory.open_run(Path("run")).path / "partition.npz", allow_pickle=False) as kept:
         rows = [kept[f"rows_{client}"] for client in range(5)]
         table = kept["holdings"]
     labels = load_digits().target[:300]
@@ -83,7 +83,7 @@ def test_owners_of_a_folder_become_clients(fedmcc: Command, pictures: Path) -> N
     assert result.exit_code == 0, result.output
     assert "clients = 3" in Path("run/config.toml").read_text()
     assert "keep_optimizer = false" in Path("run/config.toml").read_text()
-    assert runs.Run(Path("run")).rows()[0]["participants"] == [0, 1, 2]
+    assert directory.Run(Path("run")).rows()[0]["participants"] == [0, 1, 2]
 
 
 def test_one_client_needs_no_table(fedmcc: Command, recipe: Path) -> None:

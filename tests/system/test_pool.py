@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from fedmcc import config, experiment
+from fedmcc import config
+from fedmcc.runs import experiment
 
 Start = Callable[..., "subprocess.Popen[str]"]
 THREE = {"partition": {"clients": 3}, "engine": {"name": "pool", "workers": 2}}

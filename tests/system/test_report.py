@@ -13,8 +13,9 @@ from click.testing import Result
 from playwright.sync_api import Browser, Page, sync_playwright
 from typer.testing import CliRunner
 
-from fedmcc import config, experiment
+from fedmcc import config
 from fedmcc.cli import app
+from fedmcc.runs import experiment
 
 Command = Callable[..., Result]
 Opened = Callable[..., Page]

@@ -54,7 +54,7 @@ def test_a_run_ends_with_its_report(recipe: Path, tmp_path: Path) -> None:
 def test_a_report_that_fails_does_no_harm(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedmcc.report.writing.read", lambda path: 1 / 0)
+    monkeypatch.setattr("fedmcc.report.build.read", lambda path: 1 / 0)
     words = ["run", recipe, "--set", "method.rounds=1", "--set", "data.limit=64", "--out", tmp_path / "run"]
     result = CliRunner().invoke(app, list(map(str, words)))
     assert result.exit_code == 0

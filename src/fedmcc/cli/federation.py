@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedmcc.cli.program import app, command
+from fedmcc.cli.app import app, command
 
 if TYPE_CHECKING:
-    from fedmcc.deployment.folders import Operator
+    from fedmcc.deployment.setup.layout import Operator
 
 federation = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Found a real federation, see it, end it."
@@ -32,39 +32,39 @@ def init(
     days: Days = 365,
 ) -> None:
     """Make certificates, keys, and a folder to hand to each site."""
-    from fedmcc import screen
-    from fedmcc.deployment import founding
-    from fedmcc.deployment.folders import Terms
+    from fedmcc.deployment.setup import create
+    from fedmcc.deployment.setup.layout import FederationSpec
+    from fedmcc.terminal import output
 
     names = tuple(name.strip() for name in sites.split(","))
-    terms = Terms(host, port, port + 1 if control_port is None else control_port, names)
-    operator = founding.found(folder, terms, days)
+    terms = FederationSpec(host, port, port + 1 if control_port is None else control_port, names)
+    operator = create.create_federation(folder, terms, days)
     for name in names:
-        screen.say(f"For {name}: {operator.site(name).path}, over a channel you trust, for it holds a key.")
+        output.say(f"For {name}: {operator.site(name).path}, over a channel you trust, for it holds a key.")
     _say_expiries(operator)
-    screen.say(f"{operator.authority_key} certifies servers: keep a copy offline, give it to nobody.")
+    output.say(f"{operator.authority_key} certifies servers: keep a copy offline, give it to nobody.")
 
 
 @partial(command, group=federation)
 def add(folder: Folder, site: Annotated[str, typer.Option(help="The name of the new site.")]) -> None:
     """Add a site; a running server meets it when it is started again."""
-    from fedmcc import screen
-    from fedmcc.deployment import founding
-    from fedmcc.deployment.folders import Operator
+    from fedmcc.deployment.setup import create
+    from fedmcc.deployment.setup.layout import Operator
+    from fedmcc.terminal import output
 
     operator = Operator(folder.resolve())
-    founding.add_site(operator, site)
-    screen.say(f"For {site}: {operator.site(site).path}, over a channel you trust, for it holds a key.")
+    create.add_site(operator, site)
+    output.say(f"For {site}: {operator.site(site).path}, over a channel you trust, for it holds a key.")
 
 
 @partial(command, group=federation)
 def renew(folder: Folder, days: Days = 365) -> None:
     """Renew the server's certificate; sites keep what they have."""
-    from fedmcc.deployment import founding
-    from fedmcc.deployment.folders import Operator
+    from fedmcc.deployment.setup import create
+    from fedmcc.deployment.setup.layout import Operator
 
     operator = Operator(folder.resolve())
-    founding.renew(operator, days)
+    create.renew(operator, days)
     _say_expiries(operator)
 
 
@@ -74,34 +74,34 @@ def status(folder: Folder) -> None:
     from rich import filesize
     from rich.table import Table
 
-    from fedmcc import screen
-    from fedmcc.deployment.folders import Operator
-    from fedmcc.deployment.status import status
+    from fedmcc.deployment.server.status import status
+    from fedmcc.deployment.setup.layout import Operator
+    from fedmcc.terminal import output
 
     found = status(Operator(folder.resolve()))
     table = Table("site", "state", "last seen (UTC)", "rounds", "received", "sent")
     for site in found.sites:
         sizes = (filesize.decimal(site.down), filesize.decimal(site.up))
         table.add_row(site.name, site.state, site.seen, str(site.rounds), *sizes)
-    screen.out.print(table)
+    output.out.print(table)
     state = "running" if found.running else "not running"
-    screen.out.print(f"The server is {state}. {found.sentence}", highlight=False, soft_wrap=True)
+    output.out.print(f"The server is {state}. {found.sentence}", highlight=False, soft_wrap=True)
 
 
 @partial(command, group=federation)
 def stop(folder: Folder) -> None:
     """Stop the server and all that it started."""
-    from fedmcc import screen
-    from fedmcc.deployment.folders import Operator
-    from fedmcc.deployment.server import stop
+    from fedmcc.deployment.server.launch import stop
+    from fedmcc.deployment.setup.layout import Operator
+    from fedmcc.terminal import output
 
     stopped = stop(Operator(folder.resolve()))
-    screen.say("Stopped; `fedmcc server start` goes on." if stopped else "Nothing was running.")
+    output.say("Stopped; `fedmcc server start` goes on." if stopped else "Nothing was running.")
 
 
 def _say_expiries(operator: "Operator") -> None:
-    from fedmcc import screen
-    from fedmcc.deployment import founding
+    from fedmcc.deployment.setup import create
+    from fedmcc.terminal import output
 
-    for what, end in founding.expiries(operator).items():
-        screen.say(f"{what.capitalize()} expires on {end:%Y-%m-%d}.")
+    for what, end in create.expiries(operator).items():
+        output.say(f"{what.capitalize()} expires on {end:%Y-%m-%d}.")

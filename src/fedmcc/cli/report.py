@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedmcc.cli.program import RunFolder, command
+from fedmcc.cli.app import RunFolder, command
 
 
 @command
@@ -15,10 +15,10 @@ def report(
     images: Annotated[bool, typer.Option("--images/--no-images", help="Show the images.")] = True,
 ) -> None:
     """Write a page that shows a run, or compares several."""
-    from fedmcc import screen
-    from fedmcc.report.writing import write_report
+    from fedmcc.report.build import write_report
+    from fedmcc.terminal import output
 
-    screen.say(f"Wrote {write_report(runs, out, images)}.")
+    output.say(f"Wrote {write_report(runs, out, images)}.")
 
 
 @command
@@ -27,10 +27,10 @@ def plot(
     out: Annotated[Path, typer.Option(help="The folder for the figures.")],
 ) -> None:
     """Draw the paper's figures of a run, as SVG and PNG."""
-    from fedmcc import screen
     from fedmcc.report.figures import write_figures
+    from fedmcc.terminal import output
 
     written = write_figures(run, out)
     if written.complaint:
-        screen.warn(written.complaint)
-    screen.say(f"Wrote {', '.join(written.names)} to {out}.")
+        output.warn(written.complaint)
+    output.say(f"Wrote {', '.join(written.names)} to {out}.")

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedmcc.cli.app import app, command
 from fedmcc.cli.federation import Folder
-from fedmcc.cli.program import app, command
-from fedmcc.cli.training import method_name
+from fedmcc.cli.run import method_name
 
 if TYPE_CHECKING:
     from fedmcc.config import Config
-    from fedmcc.deployment.folders import Operator
-    from fedmcc.deployment.server import Order
+    from fedmcc.deployment.server.launch import RunRequest
+    from fedmcc.deployment.setup.layout import Operator
 
 server = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run the server of a federation.")
 app.add_typer(server, name="server")
@@ -30,36 +30,38 @@ def start(
     proxy: Annotated[bool, typer.Option(help="Stand behind nginx; without it: this machine alone.")] = True,
 ) -> None:
     """Start the server and its run, or go on with it; Ctrl-C stops both."""
-    from fedmcc import config, screen
-    from fedmcc.deployment import founding
-    from fedmcc.deployment.folders import Operator
-    from fedmcc.deployment.server import Order, agreed, choose_run, refuse_impossible
+    from fedmcc import config
+    from fedmcc.deployment.server.launch import RunRequest, choose_run, refuse_impossible, resolve_resumed
+    from fedmcc.deployment.setup import create
+    from fedmcc.deployment.setup.layout import Operator
+    from fedmcc.terminal import output
 
     operator = Operator(folder.resolve())
     chosen = choose_run(operator, recipe, run)
     if chosen.finished:
-        screen.say(f"The run in {chosen.path} is complete: --run begins another.")
+        output.say(f"The run in {chosen.path} is complete: --run begins another.")
         return
-    loaded = agreed(chosen, config.load(recipe))
-    order = Order(config.dump(loaded), chosen.path, min_sites, wait, round_timeout)
+    loaded = resolve_resumed(chosen, config.load(recipe))
+    order = RunRequest(config.dump(loaded), chosen.path, min_sites, wait, round_timeout)
     refuse_impossible(order, operator.terms())
-    if complaint := founding.expiry_complaint(operator):
-        screen.warn(complaint)
+    if complaint := create.expiry_complaint(operator):
+        output.warn(complaint)
     _serve(operator, loaded, order, proxy)
 
 
-def _serve(operator: "Operator", loaded: "Config", order: "Order", proxied: bool) -> None:
-    from fedmcc import meters, screen
-    from fedmcc.construction import stages
-    from fedmcc.deployment import processes, server
-    from fedmcc.runs import Run
+def _serve(operator: "Operator", loaded: "Config", order: "RunRequest", proxied: bool) -> None:
+    from fedmcc.deployment.flower import processes
+    from fedmcc.deployment.server import launch
+    from fedmcc.runs.directory import Run
+    from fedmcc.runs.resolve import stages
+    from fedmcc.terminal import output, progress
 
     run, method = Run(order.run), method_name(loaded)
     rounds = {stage.name: stage.rounds for stage in stages(loaded)}
-    with processes.ended_by_signal(), server.serving(operator, proxied) as ready:
-        screen.say(ready.sentence)
-        number = server.start(ready, order)
-        screen.say(f"{method}: waiting for {', '.join(ready.nodes)}; the run is in {run.path}.")
-        scores = meters.watch(server.follow(ready, run, number, rounds), server.plan(run, rounds))
-    screen.show_scores(scores, method)
-    screen.say(f"The run is in {run.path}.")
+    with processes.ended_by_signal(), launch.serving(operator, proxied) as ready:
+        output.say(ready.sentence)
+        number = launch.start(ready, order)
+        output.say(f"{method}: waiting for {', '.join(ready.nodes)}; the run is in {run.path}.")
+        scores = progress.watch(launch.follow(ready, run, number, rounds), launch.plan(run, rounds))
+    output.show_scores(scores, method)
+    output.say(f"The run is in {run.path}.")

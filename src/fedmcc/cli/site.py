@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedmcc.cli.program import app, command
+from fedmcc.cli.app import app, command
 
 site = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Take part in a federation as a site.")
 app.add_typer(site, name="site")
@@ -22,19 +22,19 @@ def check(
     """Look at a site's images before it joins; nothing leaves the site."""
     from rich import filesize
 
-    from fedmcc import screen
-    from fedmcc.deployment.survey import configured, survey
+    from fedmcc.deployment.site.check import resolve_recipe, survey
+    from fedmcc.terminal import output
 
-    found = survey(configured(data, recipe))
-    screen.say(f"{len(found.images):,} images found, {len(found.images.skipped):,} files unreadable.")
+    found = survey(resolve_recipe(data, recipe))
+    output.say(f"{len(found.images):,} images found, {len(found.images.skipped):,} files unreadable.")
     if complaint := found.images.complaint():
-        screen.warn(complaint)
+        output.warn(complaint)
     smallest, middle, largest = ("{} × {}".format(*size) for size in found.sizes[:3])
-    screen.say(f"{smallest} to {largest} pixels, median {middle}; {filesize.decimal(found.sizes.bytes)}.")
+    output.say(f"{smallest} to {largest} pixels, median {middle}; {filesize.decimal(found.sizes.bytes)}.")
     for load in found.loads:
         sent = filesize.decimal(load.sent)
-        screen.say(f"A round of {load.stage}: about {load.seconds:,.0f} s here, {sent} each way.")
-    screen.say(f"Memory while training: about {filesize.decimal(found.memory)}.")
+        output.say(f"A round of {load.stage}: about {load.seconds:,.0f} s here, {sent} each way.")
+    output.say(f"Memory while training: about {filesize.decimal(found.memory)}.")
 
 
 @partial(command, group=site)
@@ -43,11 +43,11 @@ def start(
     data: Images,
 ) -> None:
     """Take part until stopped; when the server is away, wait for it."""
-    from fedmcc import screen
-    from fedmcc.deployment import processes
-    from fedmcc.deployment.attendance import attend
-    from fedmcc.deployment.folders import Site
+    from fedmcc.deployment.flower import processes
+    from fedmcc.deployment.setup.layout import SiteFolder
+    from fedmcc.deployment.site.launch import run_site
+    from fedmcc.terminal import output
 
     with processes.ended_by_signal():
-        for sentence in attend(Site(folder.resolve()), data):
-            screen.say(sentence)
+        for sentence in run_site(SiteFolder(folder.resolve()), data):
+            output.say(sentence)

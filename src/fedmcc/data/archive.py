@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from fedmcc.data.cache import filled_once
 from fedmcc.data.download import Remote, fetch
-from fedmcc.data.progress import counting
+from fedmcc.data.progress_bar import counting
 from fedmcc.errors import InputError
 
 DAMAGE = (BadGzipFile, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error)

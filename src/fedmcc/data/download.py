@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from fedmcc.data.cache import cache_folder
-from fedmcc.data.progress import progress_bar
+from fedmcc.data.progress_bar import progress_bar
 from fedmcc.errors import InputError
 
 if TYPE_CHECKING:

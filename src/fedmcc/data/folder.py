@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from fedmcc.data.tree import ImageFiles, Listing
+from fedmcc.data.image_files import ImageFiles, Listing
 from fedmcc.errors import InputError
 
 Names = tuple[str, ...]

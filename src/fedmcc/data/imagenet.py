@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from fedmcc.data.tree import ImageFiles, Listing
+from fedmcc.data.image_files import ImageFiles, Listing
 from fedmcc.errors import InputError
 
 

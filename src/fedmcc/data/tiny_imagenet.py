@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from fedmcc.data.archive import unpacked
 from fedmcc.data.base import split_parts
 from fedmcc.data.download import Remote, places
-from fedmcc.data.tree import ImageFiles, Listing
+from fedmcc.data.image_files import ImageFiles, Listing
 from fedmcc.errors import InputError
 
 

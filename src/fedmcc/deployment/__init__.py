@@ -1,4 +1,1 @@
-"""Real federations as their operators see them: certificates and keys, Flower's programs, a proxy, a status.
-
-Nothing here knows of training; Flower is reached through its programs alone.
-"""
+"""Real federations: `setup` creates one, `server` and `site` run the two sides, `flower` is the transport."""

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from fedmcc.errors import InputError
 from fedmcc.networks.momentum import Branch
-from fedmcc.states import State, detached, same
-from fedmcc.training import DivergedError
+from fedmcc.numerics.state_dicts import State, detached, same
+from fedmcc.training.loop import DivergedError
 
 Inputs = UInt8[np.ndarray, "n c h w"] | Float32[np.ndarray, "n d"]
 

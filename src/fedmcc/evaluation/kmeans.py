@@ -8,13 +8,13 @@ from jaxtyping import Float32, Int64, UInt8
 from sklearn.cluster import KMeans
 from torch import nn
 
-from fedmcc import centroids
 from fedmcc.errors import InputError
 from fedmcc.evaluation.features import extract
 from fedmcc.messages import Update
 from fedmcc.methods.federated_kmeans import Centroids, FederatedKMeans, Whitening
 from fedmcc.networks.momentum import Branch, Network
-from fedmcc.states import adopt
+from fedmcc.numerics.kmeans import fit, unit_rows
+from fedmcc.numerics.state_dicts import adopt
 
 MOST_PIXELS = 2**28  # as 32-bit floats, 1 GiB: all of CIFAR, 1,783 colour images of 224 px
 
@@ -24,7 +24,7 @@ Rows = Float32[np.ndarray, "n d"]
 
 def kmeans(features: Rows, clusters: int, seed: int) -> Assigned:
     """The cluster of each row by k-means on rows of length 1."""
-    rows = centroids.unit_rows(features)
+    rows = unit_rows(features)
     return _predict(_fit(rows, clusters, seed), rows)
 
 
@@ -65,7 +65,7 @@ def _fit(rows: Rows, clusters: int, seed: int) -> KMeans:
         raise InputError(
             f"Cannot make {clusters} clusters of {len(rows)} images: ask for fewer, or give more images."
         )
-    return centroids.fit(rows, clusters, seed)
+    return fit(rows, clusters, seed)
 
 
 def _predict(model: KMeans, rows: Rows) -> Assigned:

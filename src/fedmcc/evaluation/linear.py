@@ -17,7 +17,7 @@ from fedmcc.evaluation.splits import Examples
 from fedmcc.methods.base import Parts, Stage
 from fedmcc.networks.initialise import initialise
 from fedmcc.networks.momentum import Branch, Network
-from fedmcc.training import train, trainable
+from fedmcc.training.loop import train, trainable
 
 ENCODER, HEAD = "online.encoder", "online.cluster_projector"
 

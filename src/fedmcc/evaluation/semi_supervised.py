@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedmcc.evaluation.features import device_of
 from fedmcc.evaluation.linear import Body, Supervision
 from fedmcc.evaluation.splits import Labelled, Rows, stratified
-from fedmcc.randomness import generator
+from fedmcc.numerics.randomness import generator
 
 FEW = Supervision(learning_rate=1e-3, epochs=100, batch_size=128)
 SHARES = {"1%": 0.01, "10%": 0.1}  # of the labels, of every class alike

@@ -11,7 +11,7 @@ from jaxtyping import Int, Int64
 from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
 from fedmcc.evaluation.features import Extracted
-from fedmcc.randomness import generator
+from fedmcc.numerics.randomness import generator
 
 HELD_OUT = 0.2  # of every class, where a data set has no test split
 FIFTH = "held-out fifth"  # what that split is called

@@ -1,20 +1,20 @@
 """The methods by name. A new one is a file in this folder and a line in METHODS."""
 
 from fedmcc.methods.base import Clustering, Method, NoClustering, Stage
-from fedmcc.methods.byol import FedBYOL
 from fedmcc.methods.cc import CC
 from fedmcc.methods.cluster_contrast import ClusterContrast
+from fedmcc.methods.fedbyol import FedBYOL
 from fedmcc.methods.fedca import FedCA
 from fedmcc.methods.fedema import FedEMA
 from fedmcc.methods.federated_kmeans import FederatedKMeans
 from fedmcc.methods.federated_spectral import FederatedSpectral
 from fedmcc.methods.fedmcc import FedMCC
 from fedmcc.methods.fedmcc_plus import FedMCCPlus
+from fedmcc.methods.fedmoco import FedMoCo
+from fedmcc.methods.fedsimclr import FedSimCLR
+from fedmcc.methods.fedsimsiam import FedSimSiam
 from fedmcc.methods.fedu import FedU
 from fedmcc.methods.mcc import MCC
-from fedmcc.methods.moco import FedMoCo
-from fedmcc.methods.simclr import FedSimCLR
-from fedmcc.methods.simsiam import FedSimSiam
 
 METHODS: dict[str, type[Method]] = {
     "cc": CC,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedmcc.errors import InputError
 from fedmcc.messages import Task, Update
 from fedmcc.networks.momentum import Network
-from fedmcc.states import State, adopt, weighted_average
+from fedmcc.numerics.state_dicts import State, adopt, weighted_average
 
 Parts = tuple[str, ...]  # names of submodules, such as "online.encoder"
 Memory = dict[str, Tensor]  # what a client remembers of a stage besides its network

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from fedmcc.losses import cluster_balance, contrast, nt_xent
 from fedmcc.methods.base import Parts, Stage, refuse_unless_positive
+from fedmcc.networks.heads import cluster_projector, instance_projector
 from fedmcc.networks.momentum import Branch, Network
-from fedmcc.networks.projectors import cluster_projector, instance_projector
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from fedmcc.methods.base import (
     refuse_unless_share,
 )
 from fedmcc.methods.mcc import Target
+from fedmcc.networks.heads import cluster_projector
 from fedmcc.networks.momentum import Branch, follow, give_head
-from fedmcc.networks.projectors import cluster_projector
-from fedmcc.passes import without_gradient
-from fedmcc.states import adopt
+from fedmcc.networks.replay import without_gradient
+from fedmcc.numerics.state_dicts import adopt
 
 
 @dataclass(frozen=True)

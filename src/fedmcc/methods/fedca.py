@@ -18,12 +18,11 @@ from fedmcc.errors import InputError
 from fedmcc.losses import contrast
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Aggregate, Memory, Parts, Stage, refuse_unless_positive, unlike
+from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, Network
-from fedmcc.networks.normalisation import Norm
 from fedmcc.networks.pretrained import load_encoder
-from fedmcc.networks.projectors import normalised_mlp
-from fedmcc.passes import without_gradient
-from fedmcc.states import State, adopt
+from fedmcc.networks.replay import without_gradient
+from fedmcc.numerics.state_dicts import State, adopt
 
 
 @dataclass(frozen=True)

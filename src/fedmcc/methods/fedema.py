@@ -6,9 +6,9 @@ import torch
 
 from fedmcc.messages import Task
 from fedmcc.methods.base import Memory, refuse_unless_positive
-from fedmcc.methods.byol import FedBYOL, kernels
-from fedmcc.networks.predicting import PredictingPair
-from fedmcc.states import State, adopt, detached, distance, mix, select
+from fedmcc.methods.fedbyol import FedBYOL, kernels
+from fedmcc.networks.momentum import PredictingPair
+from fedmcc.numerics.state_dicts import State, adopt, detached, distance, mix, select
 
 
 @dataclass(frozen=True)

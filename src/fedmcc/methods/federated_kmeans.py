@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedmcc import centroids
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Parts, Stage, refuse_unless_positive, unlike
 from fedmcc.networks.momentum import Network, give_head
 from fedmcc.networks.prototypes import Prototypes
-from fedmcc.states import State
+from fedmcc.numerics import kmeans
+from fedmcc.numerics.state_dicts import State
 
 HEAD = "online.cluster_projector"
 FLOOR = 1e-6  # of the largest variance: an axis without any is not blown up
@@ -128,8 +128,8 @@ class Centroids(Stage):
         prototypes, clusters = head.groups.shape
         few = max(len(places) // self.method.images_per_centroid, min(clusters, len(places)))
         count = min(int(self.method.excess * prototypes), few)
-        model = centroids.fit(places, count, self.seed, restarts=LOCAL_RESTARTS)
-        found, sizes = centroids.without_small(places, model, self.method.smallest)
+        model = kmeans.fit(places, count, self.seed, restarts=LOCAL_RESTARTS)
+        found, sizes = kmeans.without_small(places, model, self.method.smallest)
         return {"centroids": torch.from_numpy(found).float(), "sizes": torch.from_numpy(sizes)}
 
     def objection(self, update: Update) -> str:
@@ -149,7 +149,7 @@ class Centroids(Stage):
         rows = torch.cat([update.extras["centroids"] for update in updates]).numpy()
         sizes = torch.cat([update.extras["sizes"] for update in updates]).numpy().astype(np.float32)
         count = min(len(vectors), len(rows))
-        fitted = centroids.fit(centroids.unit_rows(rows), count, self.seed, weights=sizes)
+        fitted = kmeans.fit(kmeans.unit_rows(rows), count, self.seed, weights=sizes)
         found = torch.from_numpy(fitted.cluster_centers_).to(vectors)
         shares = torch.from_numpy(np.bincount(fitted.labels_, sizes, len(vectors)) / sizes.sum()).to(groups)
         found = found[torch.arange(len(vectors)) % count]  # too few: some twice

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmcc.cuts import cut
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Parts, Stage, refuse_unless_positive, unlike
 from fedmcc.methods.federated_kmeans import HEAD, FederatedKMeans, features_of
 from fedmcc.networks.prototypes import Prototypes
-from fedmcc.states import State
+from fedmcc.numerics.normalized_cut import cut
+from fedmcc.numerics.state_dicts import State
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from fedmcc.methods.base import Memory, Parts, Stage, refuse_single_views
 from fedmcc.methods.cluster_contrast import ClusterContrast
 from fedmcc.methods.mcc import MCC, receive_pair
 from fedmcc.networks.momentum import MomentumPair
-from fedmcc.passes import without_gradient
+from fedmcc.networks.replay import without_gradient
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from torch import nn
 from fedmcc.errors import InputError
 from fedmcc.losses import Anchor
 from fedmcc.methods.base import Stage, refuse_unless_positive, refuse_unless_share
+from fedmcc.methods.cross_client_contrast import Separation
 from fedmcc.methods.federated_spectral import FederatedSpectral
 from fedmcc.methods.fedmcc import Representation
 from fedmcc.methods.mcc import MCC
-from fedmcc.methods.polish import Choice, KeepingPair, Polish
-from fedmcc.methods.separation import Separation
+from fedmcc.methods.self_training import Choice, KeepingPair, Polish
+from fedmcc.networks.heads import instance_projector
 from fedmcc.networks.momentum import Branch
-from fedmcc.networks.projectors import instance_projector
 
 
 @dataclass(frozen=True)

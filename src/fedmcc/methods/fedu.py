@@ -5,9 +5,9 @@ from typing import Literal
 
 from fedmcc.messages import Task
 from fedmcc.methods.base import Memory, refuse_unless_positive
-from fedmcc.methods.byol import FedBYOL, kernels
-from fedmcc.networks.predicting import PredictingPair
-from fedmcc.states import State, adopt, below, detached, distance, prefixed, select
+from fedmcc.methods.fedbyol import FedBYOL, kernels
+from fedmcc.networks.momentum import PredictingPair
+from fedmcc.numerics.state_dicts import State, adopt, below, detached, distance, prefixed, select
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from fedmcc.messages import Task
 from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive, refuse_unless_share
 from fedmcc.methods.cc import branch
 from fedmcc.networks.momentum import MomentumPair
-from fedmcc.passes import without_gradient
-from fedmcc.states import adopt
+from fedmcc.networks.replay import without_gradient
+from fedmcc.numerics.state_dicts import adopt
 
 Target = Literal["keep", "reset", "share"]
 

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedmcc.errors import InputError
-from fedmcc.networks.normalisation import Norm, normalisation
+from fedmcc.networks.heads import Norm, normalisation
 
 SMALLEST_IMAGE = 8
 LARGEST_LAST_MAP = 4

@@ -1,4 +1,4 @@
-"""A network of one branch, or of two where the target follows the online branch."""
+"""Networks of one branch, or of two where the target is the moving average of the online branch."""
 
 from copy import deepcopy
 
@@ -67,6 +67,22 @@ class MomentumPair(Network):
     def reset_target(self) -> None:
         """Make the target a copy of the online branch, buffers included."""
         self.target.load_state_dict(self.online.state_dict())
+
+
+class Predicting(Network):
+    """One branch and a predictor on top of it."""
+
+    def __init__(self, online: Branch, predictor: nn.Module) -> None:
+        super().__init__(online)
+        self.predictor = predictor
+
+
+class PredictingPair(MomentumPair):
+    """An online branch with a predictor on top of it, and a target without one."""
+
+    def __init__(self, online: Branch, predictor: nn.Module) -> None:
+        super().__init__(online)
+        self.predictor = predictor
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedmcc.networks.normalisation import Norm, normalisation
+from fedmcc.networks.heads import Norm, normalisation
 from fedmcc.networks.pretrained import load_encoder
 
 Stem = Literal["imagenet", "cifar"]

@@ -5,7 +5,7 @@ from html import escape
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from fedmcc.runs import Row
+from fedmcc.runs.directory import Row
 
 Chart = dict[str, Any]
 

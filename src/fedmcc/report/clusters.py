@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Int64
 
 from fedmcc.evaluation.clustering import cluster_sizes, match
-from fedmcc.report.colours import NOTHING, palette
-from fedmcc.report.reading import Assigned
+from fedmcc.report.palette import NOTHING, palette
+from fedmcc.report.run_facts import Assigned
 
 Counts = Int64[np.ndarray, "clusters classes"]
 

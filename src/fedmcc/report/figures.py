@@ -9,12 +9,12 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from fedmcc.errors import InputError
-from fedmcc.files import write_output
+from fedmcc.report.build import located
 from fedmcc.report.charts import LABELLED, shortened, stages
 from fedmcc.report.clusters import class_colours, describe
-from fedmcc.report.colours import FIRST, NOTHING
-from fedmcc.report.reading import Assigned, Facts, read
-from fedmcc.report.writing import located
+from fedmcc.report.palette import FIRST, NOTHING
+from fedmcc.report.run_facts import Assigned, Facts, read
+from fedmcc.storage.atomic_files import write_output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

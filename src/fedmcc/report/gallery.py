@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float32, Int64
 
 from fedmcc.data.base import ImageSet
 from fedmcc.report.clusters import Cluster
-from fedmcc.report.landscape import Landscape
-from fedmcc.report.reading import Assigned
+from fedmcc.report.map_cache import Landscape
+from fedmcc.report.run_facts import Assigned
 from fedmcc.report.thumbnails import thumbnail
 
 MOST_PICTURES = 480  # in all: what a page carries
@@ -36,7 +36,7 @@ class Card:
     uncertain: list[Shown]
 
 
-def hang(
+def build_cards(
     images: ImageSet, assigned: Assigned, landscape: Landscape, clusters: Sequence[Cluster]
 ) -> list[Card]:
     """A card for each cluster that has images, the largest ones where there are too many."""

@@ -10,13 +10,13 @@ from typing import Any
 import jinja2
 from plotly.offline import get_plotlyjs
 
-from fedmcc.report import charts, tables, words
+from fedmcc.report import charts, formatting, heatmaps
 from fedmcc.report.charts import Chart
 from fedmcc.report.clusters import describe
 from fedmcc.report.gallery import Card
-from fedmcc.report.reading import Assigned, Facts, measured
-from fedmcc.report.tiles import tiles
-from fedmcc.runs import Row
+from fedmcc.report.run_facts import Assigned, Facts, measured
+from fedmcc.report.score_tiles import tiles
+from fedmcc.runs.directory import Row
 
 MOST_REFUSALS = 200  # lines of the table, the last ones
 MOST_CLIENTS = 200  # the first ones
@@ -53,8 +53,8 @@ def _rendered(template: str, context: Context) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"duration": words.duration, "size": words.size}
-    environment.globals["plural"] = words.plural
+    environment.filters |= {"duration": formatting.duration, "size": formatting.size}
+    environment.globals["plural"] = formatting.plural
     assets = {name.replace(".", "_"): _asset(name) for name in ("style.css", "page.js", "map.js")}
     return environment.get_template(template).render(context, plotly=get_plotlyjs(), **assets)
 
@@ -66,12 +66,14 @@ def _asset(name: str) -> str:
 def _summary(facts: Facts, marks: list[charts.Stage], pictured: Pictured) -> Context:
     count = facts.scores.get("images") or (len(pictured.assigned) if pictured.assigned else None)
     parts = [
-        words.plural(count, "image") if count else "",
-        words.plural(facts.config.get("clusters") or 0, "cluster") if facts.config.get("clusters") else "",
-        words.clients(facts),
-        words.plural(len(facts.rows), "round"),
-        words.duration(sum(row["seconds"] for row in facts.rows)) + " of training",
-        words.day(facts.environment.get("started")),
+        formatting.plural(count, "image") if count else "",
+        formatting.plural(facts.config.get("clusters") or 0, "cluster")
+        if facts.config.get("clusters")
+        else "",
+        formatting.clients(facts),
+        formatting.plural(len(facts.rows), "round"),
+        formatting.duration(sum(row["seconds"] for row in facts.rows)) + " of training",
+        formatting.day(facts.environment.get("started")),
     ]
     return {
         "title": f"{facts.option('method', default='A run')} on {facts.option('data', default='images')}",
@@ -81,7 +83,7 @@ def _summary(facts: Facts, marks: list[charts.Stage], pictured: Pictured) -> Con
         "warning": facts.scores.get("warning"),
         "complaint": pictured.complaint,
         "tiles": tiles(facts),
-        "settings": words.settings(facts, marks),
+        "settings": formatting.settings(facts, marks),
         "config": facts.config_text,
         "environment": facts.environment,
         "evaluation": {name: list(found) for name, found in groupby(measured(facts), attrgetter("protocol"))},
@@ -91,11 +93,11 @@ def _summary(facts: Facts, marks: list[charts.Stage], pictured: Pictured) -> Con
 def _sections(facts: Facts, pictured: Pictured) -> Context:
     federated = len(facts.shares.clients) > 1 if facts.shares else facts.option("partition", "clients", 1) > 1
     drawn = charts.curves(facts.rows) | charts.traffic(facts.rows, federated)
-    if facts.shares is not None and (held := tables.holdings(facts.shares)):
+    if facts.shares is not None and (held := heatmaps.holdings(facts.shares)):
         drawn["holdings"] = held
     if pictured.assigned is not None:
         drawn |= _of_clusters(pictured.assigned, facts.config.get("clusters") or 0)
-    people, refusals = _people(facts) if federated else [], _refusals(facts)
+    people, refusals = _client_rows(facts) if federated else [], _refusals(facts)
     return {
         "charts": drawn,
         "federated": federated,
@@ -112,7 +114,7 @@ def _sections(facts: Facts, pictured: Pictured) -> Context:
 
 def _of_clusters(assigned: Assigned, count: int) -> dict[str, Chart]:
     clusters = describe(assigned, count)
-    sizes, table = tables.sizes(clusters), tables.confusions(assigned, clusters)
+    sizes, table = heatmaps.sizes(clusters), heatmaps.confusions(assigned, clusters)
     if table is None:
         return {"sizes": sizes}
     height = table["height"] if table["height"] <= TALL else LOW
@@ -140,7 +142,7 @@ def _why_dropped(row: Row, client: int) -> str:
     return reason[:1].upper() + reason[1:]
 
 
-def _people(facts: Facts) -> list[Context]:
+def _client_rows(facts: Facts) -> list[Context]:
     """What each client did: the rounds it took part in, and what it sent and received."""
     took, refused, dropped = Counter[int](), Counter[int](), Counter[int]()
     down, up = Counter[int](), Counter[int]()

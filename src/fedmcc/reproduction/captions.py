@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from fedmcc.config import Config, name_of
-from fedmcc.construction import stages
-from fedmcc.reproduction.plan import Cell, Request
-from fedmcc.reproduction.tables import Column, Row, Toml, shared
+from fedmcc.reproduction.cells import Cell, Request
+from fedmcc.reproduction.table_spec import Column, Row, Toml, shared
+from fedmcc.runs.resolve import stages
 
 PROTOCOLS = {
     "clustering": "clusters of the head, or of k-means on features or pixels where a row says so",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fedmcc.reproduction.captions import heading
-from fedmcc.reproduction.plan import Cell
-from fedmcc.reproduction.tables import Table
+from fedmcc.reproduction.cells import Cell
+from fedmcc.reproduction.table_spec import Table
 
 HEADINGS = ("column", "curve", "seed", "stage", "round", "score")
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedmcc.errors import InputError
-from fedmcc.files import write_atomically
-from fedmcc.reproduction import curves, planes
-from fedmcc.reproduction.plan import Cell, Request
+from fedmcc.reproduction import curves, tsne
+from fedmcc.reproduction.cells import Cell, Request
+from fedmcc.storage.atomic_files import write_atomically
 
-KINDS: dict[str, Any] = {"curves": curves, "tsne": planes}  # HEADINGS, rows and draw of each
+KINDS: dict[str, Any] = {"curves": curves, "tsne": tsne}  # HEADINGS, rows and draw of each
 
 
 def draw(request: Request, cells: Sequence[Cell]) -> str:

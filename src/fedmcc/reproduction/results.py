@@ -5,9 +5,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedmcc import protocols
-from fedmcc.reproduction.plan import Cell
-from fedmcc.reproduction.tables import Column, Row, Table
+from fedmcc.reproduction.cells import Cell
+from fedmcc.reproduction.table_spec import Column, Row, Table
+from fedmcc.runs import protocols
 
 
 @dataclass(frozen=True)

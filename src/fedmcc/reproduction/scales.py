@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedmcc import config
 from fedmcc.errors import InputError, unknown
-from fedmcc.reproduction.tables import Changes, Column, Row, Table, Toml, home, read_toml, shared
+from fedmcc.reproduction.table_spec import Changes, Column, Row, Table, Toml, home, read_toml, shared
 
 SCALES = ("smoke", "small", "paper")
 BY_NAME = {"data": "datasets", "method": "methods", "clustering": "clusterings"}  # section: key of a scale

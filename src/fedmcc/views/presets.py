@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from fedmcc.errors import unknown
-from fedmcc.views.family import Views
+from fedmcc.views.pipeline import Views
 
 # Near the settings under which small encoders learned MNIST well; scale .8 to 1.25 is area .64 to 1.5625.
 _DIGITS = Views(

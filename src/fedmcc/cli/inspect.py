@@ -1,0 +1,136 @@
+"""Commands that look at runs, data and what there is: evaluate, predict, views, partition, list."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedmcc.cli.app import Recipe, RunFolder, Settings, command
+from fedmcc.cli.run import load_recipe, method_name
+
+if TYPE_CHECKING:
+    from fedmcc.runs.directory import Run
+
+
+@command
+def evaluate(
+    run: RunFolder,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="clustering, kmeans, federated-kmeans, knn, linear, semi: any, with commas."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How often protocols that draw are repeated.")] = 1,
+    checkpoint: Annotated[Path | None, typer.Option(help="Another network [the run's final one].")] = None,
+) -> None:
+    """Score the final network of a run again, on its images."""
+    from fedmcc.errors import InputError
+    from fedmcc.runs import build, directory
+    from fedmcc.terminal import output
+
+    opened = directory.open_run(run)
+    if protocol is not None:
+        _measure(opened, [name.strip() for name in protocol.split(",")], seeds, checkpoint)
+        return
+    if seeds != 1:
+        raise InputError("--seeds is for protocols that draw: say which with --protocol.")
+    trained = build.reopen(opened, checkpoint)
+    online = trained.net.online
+    scores = trained.scorer.final(online, trained.scorer.extract(online))
+    output.show_scores(scores, method_name(trained.config))
+
+
+def _measure(run: "Run", names: Sequence[str], seeds: int, checkpoint: Path | None) -> None:
+    """Protocols, each recorded in the run as soon as it is known, unless it is of another network."""
+    from fedmcc.runs import protocols
+    from fedmcc.terminal import output
+
+    run.read_json(protocols.FILE)  # a damaged one is refused before, not after
+    found = {}
+    for name, scores in protocols.measured(run, names, seeds, checkpoint):
+        found[name] = scores
+        if checkpoint is None:
+            protocols.record(run, {name: scores})
+    output.show_evaluation(found)
+    if checkpoint is None:
+        output.say(f"Recorded in {run.path / protocols.FILE}.")
+
+
+@command
+def predict(
+    run: RunFolder,
+    images: Annotated[Path, typer.Argument(metavar="IMAGES", help="A folder of images, or one image.")],
+    out: Annotated[Path | None, typer.Option(help="The CSV file to write [standard output].")] = None,
+) -> None:
+    """Say which cluster each image belongs to."""
+    from fedmcc.runs import directory, predict
+    from fedmcc.storage.atomic_files import write_output
+    from fedmcc.terminal import output
+
+    predicted = predict.predict(directory.open_run(run), images)
+    if predicted.complaint:
+        output.warn(predicted.complaint)
+    if out is None:
+        typer.echo(predicted.csv, nl=False)
+    else:
+        write_output(out, predicted.csv)
+
+
+@command
+def views(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Its name, or a folder of images.")],
+    out: Annotated[Path, typer.Option(help="The picture to write.")],
+    preset: Annotated[str, typer.Option(help="Whose views: a preset, `auto`, or `all` of them.")] = "auto",
+    settings: Settings = None,
+) -> None:
+    """Draw the views that training would see, to judge them by eye."""
+    from fedmcc.report import pictures
+    from fedmcc.terminal import output
+
+    pictures.write_views(dataset, preset, settings or [], out)
+    output.say(f"Wrote {out}.")
+
+
+@command
+def partition(
+    recipe: Recipe,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="A picture of it to write.")] = None,
+) -> None:
+    """Show which client would hold how many images of each class."""
+    from fedmcc.data.partition import holdings
+    from fedmcc.report import pictures
+    from fedmcc.runs import build
+    from fedmcc.terminal import output
+
+    loaded = load_recipe(recipe, settings)
+    if out is not None:
+        pictures.refuse_unless_png(out)
+    images = loaded.data.load()
+    if complaint := images.complaint():
+        output.warn(complaint)
+    held = holdings(images, build.share_out(loaded, images))
+    output.show_holdings(held.clients, held.classes, held.counts.tolist())
+    if out is not None:
+        pictures.write_holdings(held, out)
+        output.say(f"Wrote {out}.")
+
+
+@command
+def list(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="methods, clusterings, datasets, views, encoders, partitions, engines or protocols.",
+        ),
+    ],
+) -> None:
+    """Show what there is, with its options and their defaults."""
+    from fedmcc.cli import listing
+    from fedmcc.errors import unknown
+    from fedmcc.terminal import output
+
+    if kind not in listing.KINDS:
+        raise unknown("list", kind, listing.KINDS)
+    output.show_registry(kind, listing.entries(kind))

@@ -1,0 +1,206 @@
+"""Commands that train: run, resume, demo."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from fedmcc.cli.app import Recipe, RunFolder, Settings, command, stop
+
+SIMULATION = "flower-simulation"
+
+if TYPE_CHECKING:
+    from fedmcc.config import Config
+    from fedmcc.runs.build import Experiment
+    from fedmcc.runs.directory import Run
+
+Report = Annotated[bool, typer.Option("--report/--no-report", help="Write RUN/report.html at the end.")]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Record the rounds in RUN/tensorboard.")]
+
+
+class Wishes(NamedTuple):
+    """What a run leaves behind besides its own files."""
+
+    report: bool = True
+    tensorboard: bool = False
+
+
+@command
+def run(
+    recipe: Recipe,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="The new run directory [runs/RECIPE-001].")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="Where clients run: embedded, pool or flower-simulation.")
+    ] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Write where time went to profile.md.")] = False,
+    report: Report = True,
+    tensorboard: TensorBoard = False,
+) -> None:
+    """Train on a recipe, or on a folder of images.
+
+    For a folder say how many clusters there are: `fedmcc run PICTURES --set clusters=10`.
+    """
+    from fedmcc.runs.directory import next_free, refuse_occupied
+
+    name = recipe.resolve().stem
+    if engine == SIMULATION:
+        _refuse_here(profile=profile, tensorboard=tensorboard)
+        path = out or next_free(Path("runs"), name)
+        refuse_occupied(path)
+        _simulate(load_recipe(recipe, settings), path, report)
+        return
+    loaded = load_recipe(recipe, [*(settings or []), *([f"engine.name={engine}"] if engine else [])])
+    if profile:
+        _profile(loaded, out, name, Wishes(False, tensorboard))  # of the run: no report
+    else:
+        _begin(loaded, out, name, Wishes(report, tensorboard))
+
+
+@command
+def resume(run: RunFolder, report: Report = True, tensorboard: TensorBoard = False) -> None:
+    """Go on with an interrupted run, to the same bits as without."""
+    from fedmcc import config
+    from fedmcc.errors import InputError
+    from fedmcc.runs import build, directory
+    from fedmcc.terminal import output
+
+    opened = directory.open_run(run)
+    loaded = config.load(opened.config_file)
+    if opened.sites_file.exists() and not opened.simulated:
+        raise InputError(f"{run} is a federation's: start its server again and it goes on.")
+    if opened.finished:
+        output.say(f"{run} is complete: nothing to resume.")
+        output.show_scores(opened.read_json("scores.json"), method_name(loaded))
+    elif opened.simulated:
+        _refuse_here(tensorboard=tensorboard)
+        _simulate(loaded, run, report)
+    else:
+        _train(build.prepare(loaded), opened, Wishes(report, tensorboard))
+
+
+@command
+def demo(
+    out: Annotated[Path | None, typer.Option(help="The new run directory [runs/demo-001].")] = None,
+    report: Report = True,
+) -> None:
+    """Five clients cluster handwritten digits, in a few minutes."""
+    from importlib.resources import as_file, files
+
+    from fedmcc import config
+
+    with as_file(files("fedmcc.cli") / "demo.toml") as recipe:
+        loaded = config.load(recipe)
+    _begin(loaded, out, "demo", Wishes(report))
+
+
+def load_recipe(recipe: Path, settings: Sequence[str] | None) -> "Config":
+    """The configuration of a TOML file, or that of a folder of images."""
+    from fedmcc import config
+
+    if not recipe.is_dir():
+        return config.load(recipe, settings or [])
+    table: config.Table = {"data": {"name": "folder", "root": str(recipe)}}
+    return config.parse(config.apply_settings(table, settings or []))
+
+
+def _begin(loaded: "Config", out: Path | None, name: str, wishes: Wishes) -> "Run":
+    from fedmcc.data.partition import holdings
+    from fedmcc.runs import build, directory, experiment
+    from fedmcc.terminal import output
+
+    _check(wishes)
+    prepared = build.prepare(loaded)
+    if complaint := prepared.images.complaint():
+        output.warn(complaint)
+    run = experiment.begin(prepared, out or directory.next_free(Path("runs"), name))
+    held = holdings(prepared.images, prepared.shards)
+    output.mention_holdings(held.clients, held.classes, held.counts.tolist())
+    _train(prepared, run, wishes)
+    return run
+
+
+def _profile(loaded: "Config", out: Path | None, name: str, wishes: Wishes) -> None:
+    from fedmcc.runs import profile
+    from fedmcc.terminal import output
+
+    with profile.profiling(loaded) as clock:
+        begun = _begin(loaded, out, name, wishes)
+        profile.write_profile(begun, clock)
+    output.say(f"Where time went: {begun.path / 'profile.md'}.")
+
+
+def _refuse_here(**wanted: bool) -> None:
+    """Say which options do nothing on Flower's simulation, where other processes do the work."""
+    from fedmcc.errors import InputError
+
+    for option in (name for name, chosen in wanted.items() if chosen):
+        raise InputError(
+            f"--{option} does not work on Flower's simulation: leave it out, or use another engine."
+        )
+
+
+def _simulate(loaded: "Config", path: Path, report: bool) -> None:
+    from fedmcc.deployment import simulation
+    from fedmcc.runs import directory
+    from fedmcc.terminal import output, progress
+
+    output.say(f"{method_name(loaded)} on Flower's simulation, in {path}")
+    for row in simulation.simulate(loaded, path):
+        output.say(f"{row['stage']} {row['round']}  {progress.facts(row)}")
+    run = directory.open_run(path)
+    output.show_scores(run.read_json("scores.json"), method_name(loaded))
+    output.say(f"The run is in {path}.")
+    if report:
+        _report(None, run)
+
+
+def _check(wishes: Wishes) -> None:
+    if wishes.tensorboard:
+        from fedmcc.runs.tensorboard import refuse_without_tensorboard
+
+        refuse_without_tensorboard()
+
+
+def _train(prepared: "Experiment", run: "Run", wishes: Wishes) -> None:
+    from shlex import quote
+
+    from fedmcc.runs import experiment
+    from fedmcc.runs.tensorboard import recorded
+    from fedmcc.terminal import output, progress
+
+    _check(wishes)
+    method, clusters = method_name(prepared.config), prepared.config.general.clusters
+    output.say(f"{method}: {len(prepared.images):,} images, {clusters} clusters, in {run.path}")
+    plan, events = experiment.plan(prepared, run), experiment.steps(prepared, run)
+    if wishes.tensorboard:
+        events = recorded(events, run.path / "tensorboard", len(run.committed()))
+    try:
+        scores = progress.watch(events, plan)
+    except KeyboardInterrupt:
+        stop(f"Interrupted; go on with: fedmcc resume {quote(str(run.path))}", 130)
+    output.show_scores(scores, method)
+    output.say(f"The run is in {run.path}.")
+    if wishes.report:
+        _report(prepared, run)
+    else:
+        output.say(f"Look at it with: fedmcc report {quote(str(run.path))}")
+
+
+def _report(prepared: "Experiment | None", run: "Run") -> None:
+    """The report of what has just been trained; if it fails, the run is no worse for it."""
+    from fedmcc.report.build import write_report
+    from fedmcc.terminal import output
+
+    try:
+        output.say(f"Its report is {write_report([run.path], experiment=prepared)}.")
+    except Exception as error:  # whatever it is, hours of training are not to end in it
+        output.warn(f"The report could not be written: {type(error).__name__}: {error}")
+
+
+def method_name(loaded: "Config") -> str:
+    """The registered name of the method."""
+    from fedmcc.config import name_of
+
+    return name_of("method", loaded.method)

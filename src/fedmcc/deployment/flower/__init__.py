@@ -1,0 +1,1 @@
+"""Flower as a transport: its programs as processes, its records, and the connection to the server."""

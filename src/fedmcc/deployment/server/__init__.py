@@ -1,0 +1,1 @@
+"""The server of a federation, from `fedmcc server start` to the last round."""

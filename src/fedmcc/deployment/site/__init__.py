@@ -1,0 +1,1 @@
+"""A site of a federation, from `fedmcc site start` to its replies."""

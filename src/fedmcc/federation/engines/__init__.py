@@ -1,0 +1,26 @@
+"""Engines carry tasks to clients and their updates back. A new one is a file here and a line in ENGINES."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from fedmcc.federation.client import Client
+from fedmcc.federation.engines.base import Engine, Simulation
+from fedmcc.federation.engines.embedded import EmbeddedOptions
+from fedmcc.federation.engines.pool import PoolOptions
+from fedmcc.networks.momentum import Network
+
+
+@runtime_checkable
+class EngineOptions(Protocol):
+    """A frozen dataclass whose fields are the options of an engine."""
+
+    def resolve(self) -> "EngineOptions":
+        """The options with everything filled in that depends on the machine."""
+
+    def build(self, net: Network, make: Callable[[], Network], clients: Sequence[Client]) -> Simulation:
+        """The engine; `make` gives another network such as `net`, in any process."""
+
+
+ENGINES: dict[str, type[EngineOptions]] = {"embedded": EmbeddedOptions, "pool": PoolOptions}
+
+__all__ = ["ENGINES", "Engine", "EngineOptions", "Simulation"]

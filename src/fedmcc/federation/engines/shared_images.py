@@ -1,0 +1,43 @@
+"""The images of all clients in one place that every worker process sees, without a copy."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from itertools import accumulate
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+import numpy as np
+
+from fedmcc.data.base import Images
+from fedmcc.federation.client import Client
+
+
+class SharedImages:
+    """Images in a file without a name: it vanishes with the last process that has it open.
+
+    Pickled for a process that is being started, it arrives there as the same file.
+    """
+
+    def __init__(self, clients: Sequence[Client]) -> None:
+        self.bounds = [0, *accumulate(len(client.images) for client in clients)]
+        self.shape = clients[0].images.shape[1:]
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115
+        for client in clients:
+            self.file.write(np.ascontiguousarray(client.images).data)
+        self.file.flush()
+
+    def parts(self) -> list[Images]:
+        """The images of each client, mapped from the file."""
+        images = np.memmap(self.file, np.uint8, "r", shape=(self.bounds[-1], *self.shape))
+        return [images[start:end] for start, end in zip(self.bounds, self.bounds[1:], strict=False)]
+
+    def close(self) -> None:
+        """Let go of the file; what is mapped stays readable."""
+        self.file.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "file": DupFd(self.file.fileno())}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, file=os.fdopen(state["file"].detach(), "rb"))

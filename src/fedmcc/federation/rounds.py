@@ -1,0 +1,260 @@
+"""The only round loop. Centralized training is a federation of one client."""
+
+import math
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from fedmcc.errors import InputError
+from fedmcc.federation.engines.base import Answer, Engine
+from fedmcc.federation.privacy import Guard
+from fedmcc.federation.update_checks import Refused, expect
+from fedmcc.messages import Forgot, Task, Unsent, Update, pack, unpack
+from fedmcc.methods.base import Stage
+from fedmcc.numerics.randomness import derive
+from fedmcc.numerics.state_dicts import State, select
+from fedmcc.training.loop import Step
+from fedmcc.training.timing import timed
+
+
+@dataclass(frozen=True)
+class Federation:
+    """How a server runs its rounds."""
+
+    fraction: float = 1.0  # of the clients, drawn for each round
+    count: int | None = None  # so many clients instead, drawn for each round
+    only: int | None = None  # this client trains alone: the paper's single client
+    minimum: int = 1  # good updates that a round needs
+    attempts: int = 3  # at a round with fewer, each with clients drawn anew
+    norm_limit: float = 10.0  # an update that moved beyond so many medians is refused; inf: none
+    half: bool = False  # weights travel in half precision
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= 1:
+            raise InputError(f"federation.fraction is {self.fraction}: give a number above 0, up to 1.")
+        for name in ("count", "minimum", "attempts"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise InputError(f"federation.{name} is {value}: give 1 or more.")
+        if not self.norm_limit > 1:  # nan is refused as well
+            raise InputError(f"federation.norm_limit is {self.norm_limit}: give a number above 1, or inf.")
+
+    def size(self, registered: int) -> int:
+        """How many clients of so many take part in a round."""
+        size = self.count or max(1, math.floor(self.fraction * registered + 0.5))
+        size = 1 if self.only is not None else size
+        if size > registered:
+            raise InputError(f"federation.count is {size} and there are {registered} clients: lower it.")
+        if size < self.minimum:
+            raise InputError(
+                f"federation.minimum is {self.minimum}, but {size} clients take part in a round: "
+                "lower it or let more take part."
+            )
+        return size
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The options of the rounds, the seed that draws their participants, and who guards their privacy."""
+
+    federation: Federation = Federation()
+    seed: int = 0
+    guard: Guard = field(default_factory=Guard)
+
+    @property
+    def norm_limit(self) -> float:
+        """Updates that are clipped need no other limit, which would also depend on other clients' images."""
+        return self.federation.norm_limit if self.guard.privacy.clip is None else math.inf
+
+    def draw(self, clients: Sequence[int], *place: int | str) -> list[int]:
+        """The participants at a place such as (stage, round, attempt), in order.
+
+        They depend on nothing else: not on the engine, nor on what ran before or was interrupted.
+        """
+        size = self.federation.size(len(clients))
+        if size == len(clients):
+            return sorted(clients)
+        generator = np.random.default_rng(derive(self.seed, "participants", *place))
+        return sorted(clients[index] for index in generator.choice(len(clients), size, replace=False))
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """All that the server knows after a round: enough to go on from here."""
+
+    model: State  # the global network
+    stage: str = ""
+    round: int = 0
+    extras: State = field(default_factory=dict)  # what goes out with the next tasks
+    met: frozenset[int] = frozenset()  # clients that have what the stage froze
+
+
+class Traffic(NamedTuple):
+    """Bytes to a client and from it."""
+
+    down: int
+    up: int
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What a round gave; bytes, refused and dropped are those of all its attempts."""
+
+    progress: Progress
+    updates: tuple[Update, ...]  # those that count, by client
+    refused: tuple[Refused, ...]
+    dropped: tuple[int, ...]  # clients that were asked and did not answer
+    attempt: int  # from 1; the one that gave enough updates
+    loss: float | None  # mean over images; None where nothing was trained
+    traffic: dict[int, Traffic]  # by client
+    seconds: float
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes to all clients."""
+        return sum(traffic.down for traffic in self.traffic.values())
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes from all clients, those of refused updates included."""
+        return sum(traffic.up for traffic in self.traffic.values())
+
+
+class RoundFailedError(ArithmeticError):
+    """Too few updates to average."""
+
+
+def rounds(
+    stage: Stage, progress: Progress, engine: Engine, clients: Sequence[int], policy: Policy | None = None
+) -> Iterator[Step | Round]:
+    """Algorithms 1 and 2 at the server, going on from `progress`; saving and scoring are the caller's."""
+    server = _Server(stage, engine, sorted(clients), policy or Policy())
+    if progress.stage != stage.name:
+        progress = Progress(progress.model, stage.name)
+    while progress.round < stage.rounds:
+        round = yield from server.round(progress)
+        progress = round.progress
+        yield round
+
+
+class _Attempt(NamedTuple):
+    updates: tuple[Update, ...]
+    refused: tuple[Refused, ...]
+    dropped: tuple[int, ...]
+    forgot: frozenset[int]
+
+
+@dataclass(frozen=True, eq=False)
+class _Server:
+    stage: Stage
+    engine: Engine
+    clients: Sequence[int]
+    policy: Policy
+
+    def round(self, progress: Progress) -> Generator[Step, None, Round]:
+        """Attempts until there are enough good updates; those before leave no trace but in the books."""
+        started, options = time.perf_counter(), self.policy.federation
+        attempts: list[_Attempt] = []
+        traffic: dict[int, Traffic] = {}
+        while not attempts or len(attempts[-1].updates) < options.minimum:
+            if len(attempts) == options.attempts:
+                raise RoundFailedError(_failure(progress, attempts, options.minimum))
+            drawn = self.policy.draw(self.clients, self.stage.name, progress.round + 1, len(attempts) + 1)
+            attempts.append((yield from self._attempt(progress, drawn, traffic)))
+            progress = replace(progress, met=progress.met - attempts[-1].forgot)
+        updates = attempts[-1].updates
+        with timed("averaging"):
+            advanced = _advance(self.stage, progress, updates, self.policy)
+        return Round(
+            progress=advanced,
+            updates=updates,
+            refused=tuple(refused for attempt in attempts for refused in attempt.refused),
+            dropped=tuple(client for attempt in attempts for client in attempt.dropped),
+            attempt=len(attempts),
+            loss=_mean_loss(updates),
+            traffic=traffic,
+            seconds=time.perf_counter() - started,
+        )
+
+    def _attempt(
+        self, progress: Progress, clients: Sequence[int], traffic: dict[int, Traffic]
+    ) -> Generator[Step, None, _Attempt]:
+        options = self.policy.federation
+        with timed("messages"):
+            tasks = self._tasks(progress, clients)
+        events = yield from self._events(tasks)
+        answers = [event for event in events if isinstance(event, Update)]
+        unread = [event for event in events if isinstance(event, Refused)]
+        unsent = {event.client for event in events if isinstance(event, Unsent)}
+        _count(traffic, [task for task in tasks if task.client not in unsent], answers)
+        with timed("admission"):
+            good, refused = expect(self.stage, tasks, self.policy.norm_limit).judge(answers)
+        enough = len(good) >= options.minimum
+        self.engine.commit([update.client for update in good] if enough else [])
+        answered = {update.client for update in answers} | {refused.client for refused in unread}
+        return _Attempt(
+            updates=tuple(update.unpacked() for update in good) if options.half else good,
+            refused=tuple(sorted({*refused, *unread})),
+            dropped=tuple(client for client in clients if client not in answered),
+            forgot=frozenset(event.client for event in events if isinstance(event, Forgot)),
+        )
+
+    def _tasks(self, progress: Progress, clients: Sequence[int]) -> list[Task]:
+        half, stage = self.policy.federation.half, self.stage
+        model = pack(progress.model) if half else progress.model
+        known = select(model, stage.shared)
+        new = select(model, (*stage.frozen, *stage.shared))
+        number, extras, met = progress.round + 1, progress.extras, progress.met
+        return [
+            Task(client, stage.name, number, known if client in met else new, extras, half)
+            for client in clients
+        ]
+
+    def _events(self, tasks: Sequence[Task]) -> Generator[Step, None, list[Answer]]:
+        events: list[Answer] = []
+        for event in self.engine.run(self.stage, tasks):
+            if isinstance(event, Step):
+                yield event
+            else:
+                events.append(event)
+        return events
+
+
+def _count(traffic: dict[int, Traffic], tasks: Sequence[Task], answers: Sequence[Update]) -> None:
+    none = Traffic(0, 0)
+    for task in tasks:
+        down, up = traffic.get(task.client, none)
+        traffic[task.client] = Traffic(down + task.bytes, up)
+    for update in answers:
+        down, up = traffic.get(update.client, none)
+        traffic[update.client] = Traffic(down, up + update.bytes)
+
+
+def _failure(progress: Progress, attempts: Sequence[_Attempt], minimum: int) -> str:
+    last = attempts[-1]
+    reasons = [f"client {client}: {reason[:1].lower()}{reason[1:-1]}" for client, reason in last.refused]
+    reasons += [f"client {client} did not answer" for client in last.dropped]
+    return (
+        f"Round {progress.round + 1} of the stage {progress.stage} failed {len(attempts)} times: "
+        f"{len(last.updates)} good updates and {minimum} are needed ({'; '.join(reasons[:3])})."
+    )
+
+
+def _advance(stage: Stage, progress: Progress, updates: Sequence[Update], policy: Policy) -> Progress:
+    sent = unpack(pack(progress.model)) if policy.federation.half else progress.model
+    combined = policy.guard.combine(stage, updates, sent, progress.round + 1)
+    return replace(
+        progress,
+        model={**progress.model, **combined.weights},
+        round=progress.round + 1,
+        extras=combined.extras,
+        met=progress.met | {update.client for update in updates},
+    )
+
+
+def _mean_loss(updates: Sequence[Update]) -> float | None:
+    losses = [(update.loss, update.samples) for update in updates if update.loss is not None]
+    samples = sum(count for _, count in losses)
+    return sum(loss * count for loss, count in losses) / samples if samples else None

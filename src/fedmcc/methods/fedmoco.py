@@ -1,0 +1,105 @@
+"""FedMoCo: federated averaging of MoCo (He et al., CVPR 2020), with a queue of negatives per client."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedmcc.messages import Task
+from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive, refuse_unless_share
+from fedmcc.networks.heads import Norm, normalised_mlp
+from fedmcc.networks.momentum import Branch, MomentumPair
+from fedmcc.networks.replay import without_gradient
+from fedmcc.numerics.randomness import generator
+from fedmcc.numerics.state_dicts import adopt
+
+
+class MomentumQueue(MomentumPair):
+    """Keys enter the queue at `position` and overwrite the oldest; it starts with random directions."""
+
+    queue: Tensor
+    position: Tensor
+
+    def __init__(self, online: Branch, size: int, projections: int) -> None:
+        super().__init__(online)
+        drawn = torch.randn(size, projections, generator=generator(0, "queue"))
+        self.register_buffer("queue", F.normalize(drawn, dim=1))
+        self.register_buffer("position", torch.tensor(0))
+
+    @torch.no_grad()
+    def enqueue(self, keys: Float[Tensor, "n d"]) -> None:
+        """The newest keys replace the oldest; the queue need not be a multiple of their number."""
+        places = (self.position + torch.arange(len(keys), device=keys.device)) % len(self.queue)
+        latest = slice(-len(self.queue), None)  # more keys than places: only the last of them stay
+        self.queue[places[latest]] = keys[latest].to(self.queue.dtype)
+        self.position.copy_((self.position + len(keys)) % len(self.queue))
+
+
+@dataclass(frozen=True)
+class FedMoCo:
+    """MoCo under federated averaging: earlier images repel, from a queue that stays at home."""
+
+    rounds: int = 100  # R
+    epochs: int = 5  # E
+    temperature: float = 0.2  # T
+    momentum: float = 0.99  # m
+    queue: int = 4096  # keys
+    hidden: int = 4096  # width of the projector
+    projections: int = 128
+    norm: Norm = "batch"  # of the projector
+
+    def __post_init__(self) -> None:
+        refuse_unless_positive(self, "temperature", "queue", "hidden", "projections")
+        refuse_unless_share(self, "momentum")
+
+    def build(self, encoder: nn.Module, features: int, clusters: int) -> MomentumQueue:
+        """The query's branch (f, g_I), the key's as its target, and the queue of keys."""
+        projector = normalised_mlp(features, self.hidden, self.projections, self.norm)
+        return MomentumQueue(Branch(encoder, projector), self.queue, self.projections)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """A single stage, which learns the representation."""
+        return (Representation(rounds=self.rounds, epochs=self.epochs, method=self),)
+
+
+class Outputs(NamedTuple):
+    """A row per image: s(q, k) / T, log sum exp s(q, queue) / T, and the key for the queue."""
+
+    positive: Tensor
+    negatives: Tensor
+    key: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Representation(Stage):
+    """View a is the query, view b the key."""
+
+    method: FedMoCo
+    name: str = "representation"
+    trained: Parts = ("online",)
+    shared: Parts = ("online",)
+
+    def represent(self, net: MomentumQueue, a: Tensor, b: Tensor) -> Outputs:
+        """The query against its key and against the queue; no gradient reaches the key."""
+        (key,) = without_gradient(lambda: (F.normalize(net.target.instance(net.target.encoder(b)), dim=1),))
+        query = F.normalize(net.online.instance(net.online.encoder(a)), dim=1)
+        positive = (query * key).sum(dim=1) / self.method.temperature
+        negatives = (query @ net.queue.T / self.method.temperature).logsumexp(dim=1)
+        return Outputs(positive, negatives, key)
+
+    def loss(self, outputs: Outputs) -> Tensor:
+        """InfoNCE: the cross-entropy of finding the key among itself and the queue."""
+        return (torch.logaddexp(outputs.positive, outputs.negatives) - outputs.positive).mean()
+
+    def after_step(self, net: MomentumQueue, outputs: Outputs) -> None:
+        """The key's network follows the query's, and the keys join the queue."""
+        net.update(self.method.momentum)
+        net.enqueue(outputs.key)
+
+    def receive(self, net: MomentumQueue, task: Task, memory: Memory) -> None:
+        """Both networks start the round as the global one; the queue goes on."""
+        adopt(net, task.weights)
+        net.reset_target()

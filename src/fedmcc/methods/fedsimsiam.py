@@ -1,0 +1,65 @@
+"""FedSimSiam: federated averaging of SimSiam (Chen and He, CVPR 2021)."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from fedmcc.losses import cosine_distance
+from fedmcc.methods.base import Parts, Stage, refuse_unless_positive
+from fedmcc.networks.heads import Norm, normalised_mlp
+from fedmcc.networks.momentum import Branch, Predicting
+
+
+@dataclass(frozen=True)
+class FedSimSiam:
+    """SimSiam under federated averaging: a predictor and a stopped gradient, no target, no negatives."""
+
+    rounds: int = 100  # R
+    epochs: int = 5  # E
+    hidden: int = 4096  # width of projector and predictor
+    projections: int = 2048
+    norm: Norm = "batch"  # of projector and predictor
+
+    def __post_init__(self) -> None:
+        refuse_unless_positive(self, "hidden", "projections")
+
+    def build(self, encoder: nn.Module, features: int, clusters: int) -> Predicting:
+        """One branch (f, g_I) and its predictor."""
+        projector = normalised_mlp(features, self.hidden, self.projections, self.norm)
+        predictor = normalised_mlp(self.projections, self.hidden, self.projections, self.norm)
+        return Predicting(Branch(encoder, projector), predictor)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """A single stage, which learns the representation."""
+        return (Representation(rounds=self.rounds, epochs=self.epochs, method=self),)
+
+
+class Outputs(NamedTuple):
+    """Predictions and projections of both views, a row per image."""
+
+    p_a: Tensor
+    p_b: Tensor
+    z_a: Tensor
+    z_b: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Representation(Stage):
+    """Each view's prediction approaches the other's projection."""
+
+    method: FedSimSiam
+    name: str = "representation"
+    trained: Parts = ("online", "predictor")
+    shared: Parts = ("online", "predictor")
+
+    def represent(self, net: Predicting, a: Tensor, b: Tensor) -> Outputs:
+        """Both views through branch and predictor; the projections to be met carry no gradient."""
+        z_a = net.online.instance(net.online.encoder(a))
+        z_b = net.online.instance(net.online.encoder(b))
+        return Outputs(net.predictor(z_a), net.predictor(z_b), z_a.detach(), z_b.detach())
+
+    def loss(self, outputs: Outputs) -> Tensor:
+        """-½ (cos(p_a, z_b) + cos(p_b, z_a)), where 2 - 2 cos is the distance; -1 at best."""
+        p_a, p_b, z_a, z_b = outputs
+        return 0.25 * (cosine_distance(p_a, z_b) + cosine_distance(p_b, z_a)) - 1

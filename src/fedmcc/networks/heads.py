@@ -1,0 +1,40 @@
+"""Projectors g_I and g_C, predictors, and the two kinds of normalisation: batch or group (D11, D17)."""
+
+from typing import Literal
+
+from torch import nn
+
+Norm = Literal["batch", "group"]
+
+MOST_GROUPS = 32
+GROUP_CHANNELS = 16
+
+
+def instance_projector(features: int, hidden: int, outputs: int) -> nn.Sequential:
+    """g_I: features to the space where images are contrasted."""
+    return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, outputs))
+
+
+def cluster_projector(features: int, hidden: int, clusters: int) -> nn.Sequential:
+    """g_C: features to soft assignments, each row a distribution over the clusters."""
+    return nn.Sequential(*instance_projector(features, hidden, clusters), nn.Softmax(dim=1))
+
+
+def normalised_mlp(inputs: int, hidden: int, outputs: int, norm: Norm) -> nn.Sequential:
+    """The projector or predictor of the BYOL family: its hidden layer is normalised."""
+    normalise = nn.BatchNorm1d(hidden) if norm == "batch" else nn.GroupNorm(groups(hidden), hidden)
+    return nn.Sequential(
+        nn.Linear(inputs, hidden), normalise, nn.ReLU(inplace=True), nn.Linear(hidden, outputs)
+    )
+
+
+def normalisation(norm: Norm, channels: int) -> nn.Module:
+    """A normalisation layer for this many channels."""
+    return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(groups(channels), channels)
+
+
+def groups(channels: int) -> int:
+    """The most groups, at most 32, that divide the channels and leave each at least 16 of them."""
+    # A group of one channel would erase a 1x1 map: each value minus itself. Hence 16 or all there are.
+    most = max(1, min(MOST_GROUPS, channels // GROUP_CHANNELS))
+    return next(count for count in range(most, 0, -1) if channels % count == 0)

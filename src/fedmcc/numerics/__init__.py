@@ -1,0 +1,1 @@
+"""Arithmetic without a network: random streams, state dicts, k-means, the normalised cut, loss gradients."""

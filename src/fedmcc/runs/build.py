@@ -1,0 +1,231 @@
+"""Builds the objects of a run from its configuration: network, clients, engine and scorer."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from fedmcc.config import Config, load
+from fedmcc.data.base import Images, ImageSet
+from fedmcc.data.partition import Rows, share
+from fedmcc.errors import InputError
+from fedmcc.federation.client import Client
+from fedmcc.federation.engines import Engine
+from fedmcc.federation.privacy import Guard
+from fedmcc.federation.rounds import Policy
+from fedmcc.methods.base import Stage
+from fedmcc.networks.initialise import initialise
+from fedmcc.networks.momentum import Network
+from fedmcc.numerics.randomness import derive, generator
+from fedmcc.runs.checkpoints import load_network, load_shapes
+from fedmcc.runs.directory import Run
+from fedmcc.runs.resolve import check, check_images, find_device, resolve, stages, without_first_weights
+from fedmcc.training.chunk_size import largest_chunk
+from fedmcc.training.chunked import CHUNKED_BATCHNORM, normalises_by_chunk
+from fedmcc.training.feature_cache import FeatureCache, bytes_of_view
+from fedmcc.training.loop import drawn_pairs
+from fedmcc.training.memory import memory_size
+from fedmcc.training.torch_setup import compile_encoders, set_up_torch
+
+if TYPE_CHECKING:
+    from fedmcc.evaluation.scorer import Scorer
+
+log = logging.getLogger(__name__)
+
+CACHED_SHARE = 0.25  # of training.memory_limit, at most, for cached features
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """Everything a run needs, built and checked."""
+
+    config: Config  # complete
+    images: ImageSet  # empty if sites elsewhere hold them
+    shards: list[Rows]  # the rows of each client
+    scorer: "Scorer | None"  # None: there are no images to score on
+    net: Network
+    engine: Engine
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of the method, then those of the clustering."""
+        return stages(self.config)
+
+    def policy(self, secret: bytes) -> Policy:
+        """How the server runs its rounds; noise for privacy is derived from the secret."""
+        return Policy(self.config.federation, self.config.general.seed, Guard(self.config.privacy, secret))
+
+    @property
+    def clients(self) -> list[int]:
+        """The clients that may take part."""
+        only = self.config.federation.only
+        return self.engine.members if only is None else [only]
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The network of a run and its scorer, without clients: nothing is trained."""
+
+    config: Config
+    net: Network
+    scorer: "Scorer"
+
+
+def reopen(run: Run, checkpoint: Path | None = None) -> Trained:
+    """Load the final network of a run, or one of its checkpoints, and the images that it is scored on."""
+    # A network trained on one device can be scored on any other.
+    config = without_first_weights(load(run.config_file, ["device=auto"]))
+    path = checkpoint or run.model_file
+    load_shapes(path)  # a missing or damaged file is refused before images are loaded
+    try:
+        images = scored_images(config)
+    except InputError as error:
+        raise InputError(f"The images of {run.path} cannot be loaded: {error}") from None
+    config = resolve(config, images)
+    set_up_torch(config.general.thread_count)
+    net = build_network(config, images.images.shape[1])
+    load_network(net, path)
+    return Trained(config, net, _scorer(config, images))
+
+
+def prepare(config: Config) -> Experiment:
+    """Load the images that the configuration names and build the experiment."""
+    return assemble(config, config.data.load())
+
+
+def assemble(config: Config, images: ImageSet) -> Experiment:
+    """Complete and check the configuration, then build network, clients, engine and scorer."""
+    config = resolve(config, images)
+    check(config)
+    check_images(config, images)
+    make, config = network_factory(config, images)
+    net = make()
+    if config.training.chunks(config.training.batch_size) and _normalises_by_chunk(config, net):
+        log.warning(CHUNKED_BATCHNORM)
+    shards = share_out(config, images)
+    engine = config.engine.build(net, make, _clients(config, images, shards))
+    return Experiment(config, images, shards, scorer_of(config, images), net, engine)
+
+
+def _normalises_by_chunk(config: Config, net: Network) -> bool:
+    return any(normalises_by_chunk(net, stage.frozen) for stage in stages(config) if stage.trained)
+
+
+def share_out(config: Config, images: ImageSet) -> list[Rows]:
+    """The rows of each client."""
+    return share(images, config.partition, derive(config.general.seed, "partition"))
+
+
+def _clients(config: Config, images: ImageSet, shards: list[Rows]) -> list[Client]:
+    only, cache = config.federation.only, FeatureCache()
+    if only is not None and not 0 <= only < len(shards):
+        raise InputError(f"federation.only is {only}: give a client from 0 to {len(shards) - 1}.")
+    if len(shards) == 1:  # no copy: the array may be mapped from disk
+        return [make_client(config, 0, images.images, cache)]
+    return [make_client(config, index, images.images[rows], cache) for index, rows in enumerate(shards)]
+
+
+def make_client(config: Config, index: int, images: Images, cache: FeatureCache) -> Client:
+    """A client with its images, in a simulation or at a site; it never receives labels."""
+    return Client(
+        index,
+        images,
+        config.views,
+        config.training,
+        config.general.seed,
+        clip=config.privacy.clip,
+        cache=cache,
+    )
+
+
+def network_factory(config: Config, images: ImageSet) -> tuple[Callable[[], Network], Config]:
+    """A function that builds the network in any process, and the configuration with a chunk that fits."""
+    set_up_torch(config.general.thread_count)
+    make = partial(build_network, config, channels=images.images.shape[1])
+    return make, _with_chunk(config, make, images)
+
+
+def _with_chunk(config: Config, make: Callable[[], Network], images: ImageSet) -> Config:
+    """Measure the largest chunk that fits into memory if `training.chunk` is `auto`."""
+    training = config.training
+    if training.chunk != "auto" or training.memory_limit is None:
+        return config
+    net = make()  # measuring changes it
+    draw, device = generator(config.general.seed, "chunk"), next(net.parameters()).device
+    pair = next(drawn_pairs(images.images, config.views, training.batch_size, draw, device))
+    limit = memory_size(training.memory_limit, "training.memory_limit")
+    cache = min(training.cache_bytes, int(CACHED_SHARE * limit))
+    chunk = largest_chunk(
+        net, stages(config), pair, limit - min(cache, _cached_bytes(config, net, len(images)))
+    )
+    log.info("Training in chunks of %d images fits in %s.", chunk, training.memory_limit)
+    return replace(config, training=replace(training, chunk=chunk, cache_limit=f"{cache}B"))
+
+
+def _cached_bytes(config: Config, net: Network, images: int) -> int:
+    """Bytes of the features that the stages would cache for this number of images."""
+    views = max(stage.views_per_image for stage in stages(config))
+    return views * bytes_of_view(net.online.encoder) * images
+
+
+def build_network(config: Config, channels: int) -> Network:
+    """The method's network with its first weights, on the configured device."""
+    with torch.random.fork_rng(devices=[]):  # constructors draw weights: the global generator stays as it was
+        net = bare_network(config, channels)
+    initialise(net, generator(config.general.seed, "weights"))
+    # Channels last: pooling and convolutions of few channels run several times faster on CPUs.
+    net.to(find_device(config.general.device), memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if config.training.compile and config.views.size is not None:
+        compile_encoders(net, (channels, config.views.size, config.views.size))
+    return net
+
+
+def bare_network(config: Config, channels: int) -> Network:
+    """The method's network with the weights that the modules' constructors draw."""
+    general, size = config.general, config.views.size
+    if general.clusters is None or size is None:
+        raise InputError("The configuration is not complete: it needs clusters and views.size.")
+    encoder = config.encoder.build(channels, size)
+    features = encoder.features
+    assert isinstance(features, int)
+    net = config.method.build(encoder, features, general.clusters)
+    if net.online.cluster_projector is not None and config.clustering.stages():
+        raise InputError("The method has a cluster head of its own: leave out the section [clustering].")
+    config.clustering.extend(net, features, general.clusters)
+    return net
+
+
+def fingerprint(net: Network, config: Config) -> str:
+    """Hash of what two machines must agree on to train one network: tensor names, shapes and stages."""
+    tensors = [f"{name} {value.dtype} {tuple(value.shape)}" for name, value in net.state_dict().items()]
+    names = [stage.name for stage in stages(config)]
+    return sha256("\n".join([*tensors, *names]).encode()).hexdigest()
+
+
+def scored_images(config: Config) -> ImageSet:
+    """The images of `evaluation.split`, or the training images if it is not set (D15)."""
+    split = config.evaluation.split
+    if split is None:
+        return config.data.load()
+    if "split" not in {field.name for field in fields(config.data)}:
+        raise InputError(f"evaluation.split is '{split}', but this data set has no splits: leave it out.")
+    return replace(config.data, split=split).load()  # type: ignore[call-arg]
+
+
+def scorer_of(config: Config, images: ImageSet) -> "Scorer":
+    """A scorer on these images, or on `evaluation.split` if the configuration sets it."""
+    return _scorer(config, images if config.evaluation.split is None else scored_images(config))
+
+
+def _scorer(config: Config, scored: ImageSet) -> "Scorer":
+    from fedmcc.evaluation.scorer import Scorer  # sites score nothing: they do not load its libraries
+
+    general = config.general
+    if (general.clusters or 0) > len(scored):
+        raise InputError(f"{general.clusters} clusters, but only {len(scored)} images to score: give more.")
+    return Scorer(scored, config.views, general.clusters or 0, general.seed, config.evaluation)

@@ -1,0 +1,103 @@
+"""Completes a configuration from the images and the machine, and checks it; `build` makes objects of it."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fedmcc.config import Config
+from fedmcc.data import partition
+from fedmcc.data.base import ImageSet
+from fedmcc.data.decode import Sides
+from fedmcc.data.image_files import ImageFiles
+from fedmcc.errors import InputError
+from fedmcc.methods.base import Stage
+from fedmcc.training.torch_setup import resolve_precision
+
+
+def stages(config: Config) -> tuple[Stage, ...]:
+    """All stages of a run, in order: those of the method, then those of the clustering."""
+    return (*config.method.stages(), *config.clustering.stages())
+
+
+def resolve(config: Config, images: ImageSet) -> Config:
+    """Fill in every option that depends on the images or on the machine."""
+    general = replace(
+        config.general,
+        clusters=config.general.clusters or count_classes(images),
+        device=str(find_device(config.general.device)),
+        threads=config.general.thread_count,
+    )
+    training = config.training
+    precision = resolve_precision(training.precision, torch.device(general.device))
+    keep = training.keep_optimizer
+    sharing = partition.resolve(config.partition, images)
+    alone = sharing.clients == 1 or config.federation.only is not None
+    return replace(
+        config,
+        general=general,
+        engine=config.engine.resolve(),
+        views=replace(config.views, size=config.views.size or min(images.images.shape[2:])),
+        partition=sharing,
+        training=replace(training, keep_optimizer=alone if keep is None else keep, precision=precision),
+    )
+
+
+def count_classes(images: ImageSet) -> int:
+    """Number of classes among the labels."""
+    labels = images.labels
+    count = 0 if labels is None else len({int(label) for label in labels} - {-1})
+    if count < 2:
+        raise InputError(
+            "The images have no labels to count: set the number of clusters with --set clusters=10."
+        )
+    return count
+
+
+def check(config: Config) -> None:
+    """Refuse stages and federations that cannot work, whatever the images."""
+    for stage in stages(config):
+        if stage.rounds < 1 or (stage.trained and stage.epochs < 1):
+            section = "clustering" if stage in config.clustering.stages() else "method"
+            raise InputError(
+                f"The stage {stage.name} has {stage.rounds} rounds of {stage.epochs} epochs: "
+                f"set {section}.rounds and {section}.epochs to 1 or more."
+            )
+    config.federation.size(config.partition.clients)  # raises InputError if no client could take part
+    config.privacy.refuse_unless_private(stages(config))
+
+
+def check_images(config: Config, images: ImageSet) -> None:
+    """Refuse more clusters, or larger batches, than there are images."""
+    clusters, batch_size = config.general.clusters or 0, config.training.batch_size
+    if clusters > len(images):
+        raise InputError(f"{clusters} clusters of {len(images)} images: lower clusters or give more images.")
+    if batch_size > len(images):
+        raise InputError(
+            f"training.batch_size is {batch_size} and there are {len(images)} images: set it to at most that."
+        )
+
+
+def without_first_weights(config: Config) -> Config:
+    """The configuration for a network that a checkpoint fills: files of pretrained weights are not read."""
+    encoder: Any = config.encoder
+    return replace(config, encoder=replace(encoder, weights=None)) if hasattr(encoder, "weights") else config
+
+
+def image_sides(config: Config) -> Sides | None:
+    """Height and width of the images if the configuration sets them: of decoded files, else of views."""
+    size = config.data.size if isinstance(config.data, ImageFiles) else config.views.size
+    return None if size is None else (size, size)
+
+
+def find_device(name: str) -> torch.device:
+    """The device of this name; `auto` is the accelerator if there is one, else the CPU."""
+    if name == "auto":
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        return accelerator or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError):
+        raise InputError(f"There is no device '{name}' on this machine: set device to auto or cpu.") from None
+    return device

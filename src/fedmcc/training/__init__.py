@@ -1,0 +1,1 @@
+"""The training loop, and how a batch fits into memory and time."""

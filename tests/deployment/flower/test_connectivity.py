@@ -1,0 +1,123 @@
+"""A site meets servers that it must not trust, over real sockets: each is refused with its reason."""
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from fedmcc.deployment.flower.connectivity import AbsentError, check_connection
+from fedmcc.deployment.setup.certificates import Certified, certify_server, create_authority
+from fedmcc.errors import InputError
+
+Listen = Callable[[Certified | None], str]
+
+
+@pytest.fixture(scope="module")
+def authority() -> Certified:
+    return create_authority()
+
+
+@pytest.fixture
+def trusted(authority: Certified, tmp_path: Path) -> Path:
+    (tmp_path / "ca.crt").write_bytes(authority.certificate_pem)
+    return tmp_path / "ca.crt"
+
+
+@pytest.fixture
+def listen(tmp_path: Path) -> Iterator[Listen]:
+    """A server for one visitor, with this certificate or in plain text; returns its address."""
+    threads, sockets = [], []
+
+    def start(server: Certified | None) -> str:
+        listener = socket.create_server(("", 0))
+        sockets.append(listener)
+        threads.append(
+            threading.Thread(target=_serve, args=(listener, _context(server, tmp_path)), daemon=True)
+        )
+        threads[-1].start()
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+    yield start
+    for thread, listener in zip(threads, sockets, strict=True):
+        thread.join(10)
+        listener.close()
+
+
+def _context(server: Certified | None, folder: Path) -> ssl.SSLContext | None:
+    if server is None:
+        return None
+    (folder / "both.pem").write_bytes(server.key_pem + server.certificate_pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "both.pem")
+    return context
+
+
+def _serve(listener: socket.socket, context: ssl.SSLContext | None) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        if context is None:
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\nplain text here")
+            return
+        try:
+            context.wrap_socket(connection, server_side=True).close()
+        except OSError:  # the site has hung up
+            return
+
+
+def test_a_server_of_the_trusted_authority_is_greeted(
+    listen: Listen, authority: Certified, trusted: Path
+) -> None:
+    check_connection(listen(certify_server(authority, "127.0.0.1", 1)), trusted)
+
+
+def test_an_expired_certificate_is_refused(listen: Listen, authority: Certified, trusted: Path) -> None:
+    old = certify_server(authority, "127.0.0.1", 30, datetime.now(UTC) - timedelta(days=31))
+    with pytest.raises(InputError, match=r"has expired.*renew"):
+        check_connection(listen(old), trusted)
+
+
+def test_another_authority_is_refused(listen: Listen, trusted: Path) -> None:
+    with pytest.raises(InputError, match="not by the authority"):
+        check_connection(listen(certify_server(create_authority(), "127.0.0.1", 1)), trusted)
+
+
+def test_plain_text_is_refused(listen: Listen, trusted: Path) -> None:
+    with pytest.raises(InputError, match="does not speak TLS"):
+        check_connection(listen(None), trusted)
+
+
+def test_a_certificate_of_another_host_is_refused(
+    listen: Listen, authority: Certified, trusted: Path
+) -> None:
+    address = listen(certify_server(authority, "fed.example.org", 1))
+    elsewhere = address.replace("127.0.0.1", "127.0.0.2")  # also this machine, but not in the certificate
+    with pytest.raises(InputError, match="another host"):
+        check_connection(elsewhere, trusted)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_who_hangs_up_at_once_may_come_later(trusted: Path, reset: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            connection, _ = listener.accept()
+            if not reset:
+                connection.recv(10_000)  # what was not read makes a reset of the end
+            connection.close()
+
+        thread = threading.Thread(target=hang_up, daemon=True)
+        thread.start()
+        with pytest.raises(AbsentError):
+            check_connection(f"127.0.0.1:{listener.getsockname()[1]}", trusted)
+        thread.join(10)
+
+
+def test_nobody_there_is_no_refusal(trusted: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(AbsentError):
+        check_connection(address, trusted)

@@ -1,0 +1,71 @@
+"""What crosses the wire between server and sites, and how it is counted."""
+
+import time
+
+import pytest
+import torch
+
+from fedmcc.config import parse_text
+from fedmcc.deployment.flower.records import unpack_order, unpack_reply
+
+
+def test_bytes_in_the_metrics_are_those_of_the_records_each_way(three):
+    federation, passed = three("fedmcc-plus"), []
+    federation.grid.spoil = lambda message, reply: passed.append((message, reply)) or reply
+    for _ in federation.serve():
+        pass
+    sent = [tuple(map(_size, pair)) for pair in passed if pair[0].metadata.message_type == "train"]
+    rows = federation.rows()
+    counted = [tuple(row["bytes"][client]) for row in rows for client in sorted(row["bytes"])]
+    assert counted == sent  # tasks go out in the order of the clients
+    assert [(row["bytes_down"], row["bytes_up"]) for row in rows] == [
+        tuple(map(sum, zip(*sent[start : start + 3], strict=True))) for start in range(0, len(sent), 3)
+    ]
+
+
+def _size(message):
+    """Bytes of all arrays in a message, which is all that grows with the network."""
+    records = message.content.array_records.values()
+    return sum(len(array.data) for record in records for array in record.values())
+
+
+def test_what_never_left_is_not_counted(three):
+    federation = three()
+    rounds = federation.serve()
+    next(rounds)
+    federation.grid.away = {10}
+    time.sleep(1.1)  # until the server looks again
+    next(rounds)
+    first, second = federation.rows()
+    (absent,) = second["dropped"]
+    assert str(absent) in first["bytes"]
+    assert str(absent) not in second["bytes"]
+
+
+def test_each_machine_finds_its_own_precision(three):
+    federation, orders = three(training={"batch_size": 8, "precision": "auto"}), []
+    federation.grid.spoil = lambda message, reply: orders.append(message) or reply
+    next(federation.serve())
+    (sent,) = {unpack_order(each.content).config for each in orders if each.metadata.message_type == "train"}
+    assert parse_text(sent).training.precision == "auto"
+
+
+def test_what_leaves_a_site_is_clipped(three):
+    federation, passed = three(privacy={"clip": 0.01}), []
+    federation.grid.spoil = lambda message, reply: passed.append((message, reply)) or reply
+    next(federation.serve())
+    moved = [_distance(*pair) for pair in passed if pair[0].metadata.message_type == "train"]
+    assert moved == pytest.approx([0.01] * 3, rel=1e-3)
+
+
+def _distance(message, reply):
+    """How far the weights of an answer are from those that were sent."""
+    task = unpack_order(message.content).task
+    answer = unpack_reply(reply.content, task.client)
+    weights = answer.update.weights
+    squares = [
+        (value - task.weights[name]).square().sum()
+        for name, value in weights.items()
+        if value.is_floating_point()
+    ]
+    return float(torch.stack(squares).sum().sqrt())

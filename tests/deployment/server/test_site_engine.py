@@ -1,0 +1,267 @@
+"""Rounds over an in-process grid: the bits of the embedded engine, and what sites may do wrong."""
+
+import json
+import time
+from itertools import islice
+
+import pytest
+import torch
+from flwr.app import Error, Message
+
+from fedmcc.deployment.flower.records import Packed, pack_state, unpack_state
+from fedmcc.errors import InputError
+from fedmcc.federation.rounds import RoundFailedError
+
+SMALL = {"hidden": 8, "projections": 4}
+FEDMCC = {"name": "fedmcc", "rounds": 1, "epochs": 1, "clustering_rounds": 3, "clustering_epochs": 1, **SMALL}
+OWN = ("seconds", "sites", "waiting", "transport", "training", "reasons")
+
+
+def _rows(run):
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key not in OWN} for row in rows]
+
+
+def _outcome(run):
+    files = ("checkpoints/final.safetensors", "assignments.csv", "scores.json")
+    return (_rows(run), *((run / name).read_bytes() for name in files))
+
+
+def _last_row(run):
+    return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+@pytest.mark.parametrize("method", ["fedmcc", "fedmcc-plus", "fedema"])
+def test_the_grid_gives_the_bits_of_the_embedded_engine(method, three, tmp_path):
+    federation = three(method)
+    expected = _outcome(federation.embedded())
+    for _ in federation.serve():
+        pass
+    assert _outcome(tmp_path / "run") == expected
+
+
+def test_half_precision_and_drawn_sites_make_no_difference_either(three, tmp_path):
+    federation = three(federation={"half": True, "count": 2})
+    expected = _outcome(federation.embedded())
+    for _ in federation.serve():
+        pass
+    assert _outcome(tmp_path / "run") == expected
+
+
+def test_a_server_that_stops_after_any_round_resumes_to_the_same_bits(three, tmp_path):
+    federation = three("fedmcc")
+    expected = _outcome(federation.embedded())
+    for _ in range(3):  # a round each, and another that is under way when it stops
+        list(islice(federation.serve(), 1))
+    for _ in federation.serve():
+        pass
+    assert _outcome(tmp_path / "run") == expected
+
+
+def test_work_that_was_never_averaged_is_undone(three, tmp_path):
+    federation = three()
+    expected = _outcome(federation.embedded())
+    rounds = federation.serve()
+    next(rounds)
+    federation.grid.spoil = _raise_interrupt_after(3)  # all sites have done round 2, the server has not
+    with pytest.raises(KeyboardInterrupt):
+        next(rounds)
+    federation.grid.spoil = lambda message, reply: reply
+    for _ in federation.serve():
+        pass
+    assert _outcome(tmp_path / "run") == expected
+
+
+def _raise_interrupt_after(count):
+    left = [count]
+
+    def spoil(message, reply):
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return reply
+
+    return spoil
+
+
+def test_a_site_that_fails_drops_out_of_that_round_alone(three, tmp_path, caplog):
+    federation = three()
+    trouble = {("train", 2): lambda message, reply: Message(Error(8, "/secret/path"), reply_to=message)}
+    federation.grid.spoil = _at_site(federation, "b", trouble)
+    for _ in federation.serve():
+        pass
+    assert [row["dropped"] for row in _rows(tmp_path / "run")] == [[], [1], []]
+    assert "Site b drops out of representation, round 2: its process ended." in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_the_reason_for_dropping_out_is_in_the_metrics(three, tmp_path):
+    federation = three()
+    federation.grid.spoil = _at_site(
+        federation, "b", {("train", 1): lambda message, reply: Message(Error(5, ""), reply_to=message)}
+    )
+    next(federation.serve())
+    row = _last_row(tmp_path / "run")
+    assert row["reasons"] == {"1": "its connection was lost."}
+    assert row["sites"] == {"0": "a", "1": "b", "2": "c"}
+
+
+def test_a_site_that_was_cut_off_introduces_itself_before_it_is_asked_again(three, tmp_path):
+    federation, greeted = three(), []
+    federation.options |= {"min-sites": 3, "wait": 60.0}
+    trouble = {
+        ("train", 1): lambda message, reply: Message(Error(5, ""), reply_to=message),
+        ("query.hello", 2): lambda message, reply: greeted.append(message) or reply,
+    }
+    federation.grid.spoil = _at_site(federation, "b", trouble)
+    for _ in federation.serve():
+        pass
+    assert [row["dropped"] for row in _rows(tmp_path / "run")] == [[1], [], []]
+    assert len(greeted) == 1
+
+
+def _at_site(federation, name, trouble):
+    """Replies of one site changed by (message type, how many of them there were)."""
+    node = next(node for node, config in federation.grid.nodes.items() if config["client"] == name)
+    counts = {}
+
+    def spoil(message, reply):
+        if message.metadata.dst_node_id != node:
+            return reply
+        kind = message.metadata.message_type
+        counts[kind] = counts.get(kind, 0) + 1
+        return trouble.get((kind, counts[kind]), lambda message, reply: reply)(message, reply)
+
+    return spoil
+
+
+def test_a_hostile_update_is_refused_with_its_reason(three, tmp_path):
+    federation = three()
+
+    def garbled(message, reply):
+        del reply.content["weights"]
+        return reply
+
+    def poisoned(message, reply):
+        facts, arrays = reply.content["facts"], reply.content["weights"]
+        state = unpack_state(Packed(facts["weights"], arrays["numbers"]))
+        facts["weights"], arrays["numbers"] = pack_state(state | {"evil": torch.ones(2)})
+        return reply
+
+    federation.grid.spoil = _at_site(federation, "c", {("train", 1): garbled, ("train", 2): poisoned})
+    list(islice(federation.serve(), 2))
+    reasons = [row["refused"] for row in _rows(tmp_path / "run")]
+    assert reasons[0] == [{"client": 2, "reason": "It has no weights."}]
+    assert reasons[1] == [{"client": 2, "reason": "It has 'evil', which is not shared."}]
+
+
+def test_a_silent_site_is_left_out_until_its_late_answer_came(three, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "fedmcc.deployment.server.site_engine.LATE", 1000
+    )  # its task does not lapse, however slow this is
+    federation, held = three(), []
+    federation.options["round-timeout"] = 0.3
+    federation.grid.spoil = _at_site(
+        federation, "a", {("train", 1): lambda message, reply: held.append(reply)}
+    )
+    rounds = federation.serve()
+    next(rounds)
+    next(rounds)  # it was not even asked
+    held_for = next(
+        name for name, m in enumerate(federation.grid.sent, 1) if m.metadata.message_type == "train"
+    )
+    federation.grid.replies[f"message-{held_for}"] = held[0]
+    next(rounds)
+    reasons = [row["dropped"] for row in _rows(tmp_path / "run")]
+    assert reasons == [[0], [0], []]
+
+
+def test_a_site_that_is_away_comes_back_under_its_name(three, tmp_path):
+    federation = three()
+    rounds = federation.serve()
+    next(rounds)
+    federation.grid.away = {10}  # site c
+    _look_again()
+    next(rounds)
+    federation.grid.away = set()
+    federation.grid.nodes[99] = federation.grid.nodes.pop(
+        10
+    )  # without a key a restarted node has a new number
+    _look_again()
+    next(rounds)
+    assert [row["participants"] for row in _rows(tmp_path / "run")] == [[0, 1, 2], [0, 1], [0, 1, 2]]
+
+
+def _look_again():
+    """Long enough for the server to look at who is there once more."""
+    time.sleep(1.1)
+
+
+def test_a_site_that_lost_its_disk_is_sent_everything_again(three, tmp_path, caplog):
+    federation = three("fedmcc", method=FEDMCC)
+    rounds = federation.serve()
+    next(rounds), next(rounds)  # from here on the encoder is frozen and does not travel
+    for path in (tmp_path / "a").rglob("*.safetensors"):
+        path.unlink()
+    next(rounds), next(rounds)
+    second, third, fourth = _rows(tmp_path / "run")[1:]
+    assert (second["dropped"], third["dropped"], fourth["participants"]) == ([], [0], [0, 1, 2])
+    assert "Site a drops out of clustering, round 2: It has lost what it remembered" in caplog.text
+    assert fourth["bytes"]["0"] == second["bytes"]["0"] != fourth["bytes"]["1"]
+
+
+def test_without_images_the_server_has_losses_and_no_scores(three, tmp_path):
+    federation = three(evaluation={"at_server": False})
+    for _ in federation.serve():
+        pass
+    run = tmp_path / "run"
+    assert not (run / "assignments.csv").exists()
+    assert not (run / "partition.npz").exists()
+    assert json.loads((run / "scores.json").read_text())["images"] == 0
+    assert all("alignment" not in row and row["loss"] > 0 for row in _rows(run))
+
+
+def test_the_model_does_not_depend_on_scores_at_the_server(three, tmp_path):
+    models = []
+    for run, at_server in (("with", True), ("without", False)):
+        federation = three(evaluation={"at_server": at_server})
+        for _ in federation.serve(run):
+            pass
+        models.append((tmp_path / run / "checkpoints/final.safetensors").read_bytes())
+    assert models[0] == models[1]
+
+
+def test_sites_forget_a_finished_run_when_the_next_begins(three, tmp_path):
+    federation = three()
+    for _ in federation.serve("first"):
+        pass
+    next(federation.serve("second"))
+    next(federation.serve("third"))  # the second is not finished
+    left = {name: len(list((tmp_path / name).iterdir())) for name in "abc"}
+    assert left == {"a": 2, "b": 2, "c": 2}
+
+
+def test_the_seconds_of_a_round_are_accounted_for(three, tmp_path):
+    next(three().serve())
+    row = _last_row(tmp_path / "run")
+    parts = [row[key] for key in ("waiting", "transport", "training")]
+    assert min(parts) >= 0
+    assert row["training"] > 0
+    assert row["seconds"] / 2 < sum(parts) <= row["seconds"]  # the rest is the server's own work
+
+
+def test_a_round_that_nobody_answers_fails_and_keeps_the_run(three, tmp_path):
+    federation = three()
+    rounds = federation.serve()
+    next(rounds)
+    federation.grid.spoil = lambda message, reply: Message(Error(8, ""), reply_to=message)
+    with pytest.raises(RoundFailedError, match=r"client 0 did not answer"):
+        next(rounds)
+    assert len(_rows(tmp_path / "run")) == 1
+
+
+def test_a_run_begun_in_one_process_cannot_go_on_with_sites(three):
+    federation = three()
+    federation.embedded()
+    with pytest.raises(InputError, match="was begun without sites"):
+        next(federation.serve("embedded"))

@@ -1,0 +1,198 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedmcc.data import load_dataset
+from fedmcc.data.base import ImageSet
+from fedmcc.errors import InputError
+from fedmcc.evaluation import scorer as scorer_module
+from fedmcc.evaluation.options import Evaluation
+from fedmcc.evaluation.scorer import Scorer
+from fedmcc.networks.momentum import Branch
+from fedmcc.views import Views, preset
+
+
+class Pixels(nn.Module):
+    """An encoder whose features are the pixels, so that scores are known."""
+
+    features = 64
+
+    def forward(self, images):
+        return images.flatten(1)
+
+
+class Sides(nn.Module):
+    """A head that tells images bright at the top from those bright at the bottom, sure of itself."""
+
+    def __init__(self, clusters=2):
+        super().__init__()
+        self.clusters = clusters
+
+    def forward(self, features):
+        bottom = (features[:, 32:].mean(dim=1) > features[:, :32].mean(dim=1)).long()
+        return nn.functional.one_hot(bottom, self.clusters).float() * 0.9 + 0.1 / self.clusters
+
+
+def _scorer(labels="own", clusters=2, views=None, n=40):
+    draw = np.random.default_rng(0)
+    bottom = draw.integers(0, 2, n)
+    bright = bottom[:, None, None, None] == (np.arange(8) >= 4)[:, None]
+    pixels = (bright * 128 + draw.integers(0, 127, (n, 1, 8, 8))).astype(np.uint8)
+    found = bottom.astype(np.int64) if isinstance(labels, str) else labels
+    return Scorer(
+        ImageSet(pixels, found, split="all"), views or Views(), clusters, 0, Evaluation(batch_size=7)
+    )
+
+
+def _accuracy(labels, assigned, k):
+    """The best of all ways to name the clusters."""
+    ways = itertools.permutations(range(k))
+    return max(np.mean(np.array(way)[assigned] == labels) for way in ways)
+
+
+def test_a_perfect_head_has_perfect_scores():
+    row = _scorer().round(Branch(Pixels(), cluster_projector=Sides()), with_head=True, with_kmeans=True)
+    for key in ("acc", "nmi", "ari", "kmeans_acc", "kmeans_nmi", "kmeans_ari"):
+        assert row[key] == pytest.approx(1.0)
+    assert row["confidence"] == pytest.approx(0.95)
+
+
+def test_accuracy_is_that_of_the_best_naming_of_clusters():
+    labels = np.random.default_rng(1).integers(0, 2, 40)
+    scorer, branch = _scorer(labels), Branch(Pixels(), cluster_projector=Sides())
+    assigned = scorer.assign(scorer.extract(branch)).clusters
+    assert scorer.round(branch, with_head=True, with_kmeans=False)["acc"] == pytest.approx(
+        _accuracy(labels, assigned, 2)
+    )
+
+
+@pytest.mark.parametrize("labels", [None, np.full(40, -1)])
+def test_without_labels_a_row_has_what_needs_none(labels):
+    row = _scorer(labels).round(Branch(Pixels(), cluster_projector=Sides()), with_head=True, with_kmeans=True)
+    assert set(row) == {"confidence", "balance", "alignment", "uniformity", "silhouette"}
+
+
+def test_without_a_head_a_row_has_k_means_alone_and_no_empty_values():
+    row = _scorer().round(Branch(Pixels()), with_head=True, with_kmeans=True)
+    assert set(row) == {"alignment", "uniformity", "kmeans_acc", "kmeans_nmi", "kmeans_ari"}
+    assert all(isinstance(value, float) for value in row.values())
+
+
+def test_without_augmentation_two_views_are_aligned():
+    branch = Branch(Pixels(), cluster_projector=Sides())
+    assert _scorer().round(branch, with_head=True, with_kmeans=False)["alignment"] == 0.0
+    assert (
+        _scorer(views=preset("digits")).round(branch, with_head=True, with_kmeans=False)["alignment"] > 0.01
+    )
+
+
+def test_scores_are_the_same_each_time():
+    scorer, branch = _scorer(views=preset("digits")), Branch(Pixels(), cluster_projector=Sides())
+    assert scorer.round(branch, with_head=True, with_kmeans=True) == scorer.round(
+        branch, with_head=True, with_kmeans=True
+    )
+
+
+def test_scoring_leaves_the_branch_and_its_modes_alone():
+    encoder = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Dropout(0.5))
+    branch = Branch(encoder, cluster_projector=Sides())
+    encoder.train()
+    encoder[1].eval()
+    before = {name: value.clone() for name, value in branch.state_dict().items()}
+    _scorer().round(branch, with_head=True, with_kmeans=False)
+    assert [module.training for module in encoder] == [True, False, True]
+    assert all(torch.equal(value, before[name]) for name, value in branch.state_dict().items())
+
+
+def test_final_scores_stand_side_by_side():
+    scorer, branch = _scorer(), Branch(Pixels(), cluster_projector=Sides())
+    final = scorer.final(branch, scorer.extract(branch))
+    assert set(final["scores"]) == {"pixels", "features", "head"}
+    assert all(set(scores) == {"acc", "nmi", "ari"} for scores in final["scores"].values())
+    assert (final["images"], final["split"], final["clusters"]) == (40, "all", 2)
+    assert sorted(final["sizes"]) == sorted(np.bincount(scorer.images.labels).tolist())
+    assert final["knn"] == 1.0  # 39 neighbours, but those of the same side are far nearer
+    assert final["warning"] is None
+
+
+def test_final_scores_without_labels_are_empty_and_without_a_head_k_means_assigns():
+    scorer, branch = _scorer(labels=None), Branch(Pixels())
+    extracted = scorer.extract(branch)
+    final = scorer.final(branch, extracted)
+    assert final["scores"] == {"pixels": {}, "features": {}}
+    assert final["knn"] is None
+    assigned = scorer.assign(extracted)
+    assert assigned.confidence is None
+    assert final["sizes"] == np.bincount(assigned.clusters, minlength=2).tolist()
+
+
+def test_a_collapsed_head_is_warned_about():
+    scorer, branch = _scorer(clusters=10), Branch(Pixels(), cluster_projector=Sides(10))
+    final = scorer.final(branch, scorer.extract(branch))
+    assert "The clustering has collapsed" in final["warning"]
+    assert sum(final["sizes"]) == 40
+    assert len(final["sizes"]) == 10
+
+
+def test_raw_k_means_on_digits_is_the_known_baseline():
+    images = load_dataset("digits")
+    scorer = Scorer(images, Views(), 10, 0, Evaluation())
+    branch = Branch(Pixels())
+    assert scorer.final(branch, scorer.extract(branch))["scores"]["pixels"]["acc"] == pytest.approx(
+        0.79, abs=0.04
+    )
+
+
+@pytest.mark.parametrize("options", [{"every": 0}, {"kmeans_every": -1}, {"batch_size": 0}])
+def test_options_that_cannot_work_are_refused(options):
+    with pytest.raises(InputError, match=next(iter(options))):
+        Evaluation(**options)
+
+
+def test_a_head_that_nothing_has_trained_is_not_scored():
+    row = _scorer().round(Branch(Pixels(), cluster_projector=Sides()), with_head=False, with_kmeans=True)
+    assert not {"acc", "confidence", "balance", "silhouette"} & set(row)
+    assert "kmeans_acc" in row
+
+
+class Counting(nn.Module):
+    """An encoder with a weight that counts the images it sees."""
+
+    features = 64
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.seen = nn.Parameter(torch.ones(64)), 0
+
+    def forward(self, images):
+        self.seen += len(images)
+        return images.flatten(1) * self.weight
+
+
+def test_an_encoder_that_has_not_changed_sees_the_images_once(monkeypatch):
+    fits, scorer, branch = [], _scorer(), Branch(Counting())
+    real = scorer_module.kmeans
+    monkeypatch.setattr(scorer_module, "kmeans", lambda *given: fits.append(1) or real(*given))
+    first = scorer.round(branch, with_head=False, with_kmeans=True)
+    extracted = scorer.extract(branch)
+    assigned = scorer.assign(extracted, branch).clusters
+    final = scorer.final(branch, extracted)
+    assert (branch.encoder.seen, len(fits)) == (3 * 40, 1)  # all images, and two views of each
+    assert final["scores"]["features"]["acc"] == first["kmeans_acc"]
+    assert np.array_equal(assigned, real(extracted.features, 2, 0))
+
+
+def test_an_encoder_that_has_changed_sees_them_again_and_a_new_head_its_features():
+    scorer, branch = _scorer(), Branch(Counting(), cluster_projector=Sides())
+    first = scorer.extract(branch)
+    branch.cluster_projector = nn.Sequential(Sides(), nn.Softmax(dim=1))
+    second = scorer.extract(branch)
+    assert second.features is first.features
+    assert not np.array_equal(second.assignments, first.assignments)
+    with torch.no_grad():
+        branch.encoder.weight.mul_(2)
+    np.testing.assert_allclose(scorer.extract(branch).features, 2 * first.features)
+    assert branch.encoder.seen == 2 * 40

@@ -1,0 +1,64 @@
+"""Points of the plane keep apart what features keep apart, and a sample misses no stratum."""
+
+import numpy as np
+import pytest
+
+from fedmcc.evaluation.tsne import embed, stratified, typicality
+
+
+def blobs(each: int = 40, width: int = 12) -> tuple[np.ndarray, np.ndarray]:
+    """Three far groups of features on the sphere."""
+    draw = np.random.default_rng(0)
+    groups = np.repeat(np.arange(3), each)
+    return (np.eye(3, width)[groups] + 0.05 * draw.standard_normal((3 * each, width))).astype(
+        np.float32
+    ), groups
+
+
+def test_groups_stay_apart() -> None:
+    features, groups = blobs()
+    points = embed(features, seed=0)
+    distances = np.linalg.norm(points[:, None] - points[None], axis=2) + 1e9 * np.eye(len(points))
+    assert np.array_equal(groups[distances.argmin(axis=1)], groups)
+
+
+def test_the_seed_decides() -> None:
+    features, _ = blobs(each=10)
+    assert np.array_equal(embed(features, seed=2**40), embed(features, seed=2**40))
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (3, 8), (20, 8), (20, 1)])
+def test_what_cannot_be_told_apart_is_in_one_place(shape: tuple[int, int]) -> None:
+    assert not embed(np.ones(shape, np.float32), seed=0).any()
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (9, 2)])
+def test_few_images_have_finite_places(shape: tuple[int, int]) -> None:
+    points = embed(np.random.default_rng(0).standard_normal(shape).astype(np.float32), seed=0)
+    assert points.shape == (shape[0], 2)
+    assert np.isfinite(points).all()
+
+
+def test_a_sample_has_the_share_of_every_stratum() -> None:
+    strata = np.repeat([0, 1, 2], [6000, 3000, 1000])
+    rows = stratified(strata, 100, seed=1)
+    assert np.array_equal(rows, np.unique(rows))
+    assert np.bincount(strata[rows]).tolist() == pytest.approx([60, 30, 10], abs=1)
+    assert not np.array_equal(rows, stratified(strata, 100, seed=2))
+    assert np.array_equal(stratified(strata[:50], 100, seed=1), np.arange(50))
+
+
+def test_a_sample_leaves_out_no_stratum_however_small() -> None:
+    strata = np.repeat([0, 1, 2, 3], [1, 19_997, 1, 1])
+    rows = stratified(strata, 40, seed=1)
+    assert np.bincount(strata[rows]).tolist() == [1, 37, 1, 1]
+    assert np.array_equal(rows, stratified(strata, 40, seed=1))
+    assert len(np.unique(stratified(np.arange(50), 40, seed=1))) == 40
+
+
+def test_the_heart_of_a_cluster_is_its_most_typical() -> None:
+    features = np.array([[1, 0], [1, 0.1], [1, 1], [0, 2]], np.float32)
+    found = typicality(features, np.array([0, 0, 0, 1]))
+    assert found[:3].argmax() == 1
+    assert found[:3].argmin() == 2
+    assert found[3] == pytest.approx(1)

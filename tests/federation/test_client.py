@@ -1,0 +1,214 @@
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedmcc.config import parse
+from fedmcc.data import load_dataset
+from fedmcc.federation.client import Client
+from fedmcc.messages import Task
+from fedmcc.numerics.randomness import generator
+from fedmcc.numerics.state_dicts import detached, prefixed, select
+from fedmcc.runs.build import build_network
+from fedmcc.runs.checkpoints import load_state, save_state
+from fedmcc.runs.resolve import resolve
+
+SEED, BATCH, EPOCHS = 5, 8, 2
+
+
+def _setup(optimizer="adam", keep=True, method="mcc", **fields):
+    images = load_dataset("digits", limit=26)
+    table = {
+        "clusters": 3,
+        "seed": SEED,
+        "device": "cpu",
+        "threads": 1,
+        "method": {"name": method, "epochs": EPOCHS, **fields},
+        "encoder": {"width": 4},
+        "training": {
+            "batch_size": BATCH,
+            "optimizer": optimizer,
+            "keep_optimizer": keep,
+            "learning_rate": 0.01,
+        },
+    }
+    config = resolve(parse(table), images)
+    return config, Client(0, images.images, config.views, config.training, SEED), build_network(config, 1)
+
+
+def _answer(client, net, stage, task, state):
+    steps, answer = [], client.answer(net, stage, task, state)
+    while True:
+        try:
+            steps.append(next(answer))
+        except StopIteration as end:
+            return (*end.value, steps)
+
+
+def _rounds(config, client, net, count, keep_file=None):
+    """Rounds of one client whose model comes back to it as it was sent."""
+    (stage,) = config.method.stages()
+    weights = detached(select(net.state_dict(), stage.shared))
+    state = prefixed("net", detached(net.state_dict()))
+    for number in range(1, count + 1):
+        update, state, _ = _answer(client, net, stage, Task(0, stage.name, number, weights), state)
+        weights = update.weights
+        if keep_file:
+            save_state(keep_file, state)
+            state = load_state(keep_file)
+    return state
+
+
+def _by_hand(config, client, optimizer_of_round):
+    """Centralized MCC as a plain loop: both views through both branches, a step, the moving average."""
+    net, (stage,) = build_network(config, 1).train(), config.method.stages()
+    optimizer = None
+    for number in (1, 2):
+        optimizer = optimizer_of_round(optimizer, net.online.parameters())
+        draw = generator(SEED, "train", 0, "joint", number)
+        for _ in range(EPOCHS):
+            order = torch.randperm(len(client.images), generator=draw)
+            for rows in order[: 3 * BATCH].split(BATCH):
+                batch = torch.from_numpy(client.images[rows.numpy()])
+                a, b = config.views(batch, draw), config.views(batch, draw)
+                optimizer.zero_grad()
+                stage.loss(stage.represent(net, a, b)).backward()
+                optimizer.step()
+                with torch.no_grad():
+                    for slow, fast in zip(net.target.parameters(), net.online.parameters(), strict=True):
+                        slow.lerp_(fast, 1 - 0.99)
+    return net.state_dict()
+
+
+def _same(state, expected):
+    return all(torch.equal(state[f"net.{name}"], value) for name, value in expected.items())
+
+
+def _adam(_, parameters):
+    return torch.optim.Adam(parameters, 0.01, fused=True)
+
+
+def _sgd(_, parameters):
+    return torch.optim.SGD(parameters, 0.01, momentum=0.9)
+
+
+@pytest.mark.parametrize(("name", "fresh"), [("adam", _adam), ("sgd", _sgd)])
+def test_with_a_kept_optimiser_two_rounds_are_one_continuous_training(name, fresh):
+    config, client, net = _setup(name, keep=True)
+    expected = _by_hand(config, client, lambda old, parameters: old or fresh(None, parameters))
+    assert _same(_rounds(config, client, net, 2), expected)
+
+
+@pytest.mark.parametrize(("name", "fresh"), [("adam", _adam), ("sgd", _sgd)])
+def test_without_it_every_round_begins_with_a_fresh_one(name, fresh):
+    config, client, net = _setup(name, keep=False)
+    assert _same(_rounds(config, client, net, 2), _by_hand(config, client, fresh))
+
+
+def test_the_two_differ():
+    states = [_rounds(*_setup(keep=keep), 2) for keep in (True, False)]
+    assert not torch.equal(
+        states[0]["net.online.encoder.stages.0.0.weight"], states[1]["net.online.encoder.stages.0.0.weight"]
+    )
+    assert not any(name.startswith("optimizer.") for name in states[1])
+
+
+def test_a_state_that_went_through_a_file_goes_on_to_the_same_bits(tmp_path):
+    straight = _rounds(*_setup(), 3)
+    filed = _rounds(*_setup(), 3, keep_file=tmp_path / "client.safetensors")
+    assert filed.keys() == straight.keys()
+    assert all(torch.equal(filed[name], straight[name]) for name in straight)
+
+
+@pytest.mark.parametrize("target", ["keep", "share"])
+def test_an_answer_carries_exactly_what_is_declared_shared(target):
+    config, client, net = _setup(target=target)
+    (stage,) = config.method.stages()
+    weights = detached(select(net.state_dict(), stage.shared))
+    update, _, _ = _answer(client, net, stage, Task(0, "joint", 4, weights), {})
+    starts = ("online.", "target.") if target == "share" else ("online.",)
+    assert set(update.weights) == {name for name in net.state_dict() if name.startswith(starts)}
+    assert (update.client, update.stage, update.round, update.samples, update.extras) == (
+        0,
+        "joint",
+        4,
+        26,
+        {},
+    )
+
+
+def test_the_reported_loss_is_the_mean_of_the_steps():
+    config, client, net = _setup()
+    (stage,) = config.method.stages()
+    weights = detached(select(net.state_dict(), stage.shared))
+    update, _, steps = _answer(client, net, stage, Task(0, "joint", 1, weights), {})
+    assert len(steps) == EPOCHS * (26 // BATCH)
+    assert update.loss == pytest.approx(np.mean([step.loss for step in steps]))
+    assert all(step.samples == BATCH and step.client == 0 for step in steps)
+    assert client.images_per_epoch == 24
+
+
+def test_an_answer_depends_on_nothing_but_task_and_state():
+    """The workbench may come from another client with other weights."""
+    config, client, net = _setup()
+    (stage,) = config.method.stages()
+    state = prefixed("net", detached(net.state_dict()))
+    task = Task(0, "joint", 1, detached(select(net.state_dict(), stage.shared)))
+    first, *_ = _answer(client, net, stage, task, state)
+    again, *_ = _answer(client, net, stage, task, state)
+    assert first.loss == again.loss
+    assert all(torch.equal(first.weights[name], again.weights[name]) for name in first.weights)
+
+
+def test_answering_leaves_the_task_and_the_old_state_alone():
+    config, client, net = _setup()
+    (stage,) = config.method.stages()
+    state = prefixed("net", detached(net.state_dict()))
+    task = Task(0, "joint", 1, detached(select(net.state_dict(), stage.shared)))
+    before = detached(state | prefixed("task", task.weights))
+    _, new, _ = _answer(client, net, stage, task, state)
+    kept = detached(new)
+    _answer(client, net, stage, replace(task, round=2), new)
+    assert all(
+        torch.equal(before[name], value) for name, value in (state | prefixed("task", task.weights)).items()
+    )
+    assert all(torch.equal(kept[name], new[name]) for name in new)
+
+
+def test_a_client_has_no_place_for_labels():
+    assert {field.name for field in fields(Client)} == {
+        "index",
+        "images",
+        "views",
+        "training",
+        "seed",
+        "clip",
+        "cache",
+    }
+
+
+def test_a_client_with_fewer_images_than_a_batch_trains_on_all_of_them():
+    config, client, net = _setup()
+    small = replace(client, images=client.images[:5])
+    (stage,) = config.method.stages()
+    task = Task(0, "joint", 1, detached(select(net.state_dict(), stage.shared)))
+    _, _, steps = _answer(small, net, stage, task, {})
+    assert [step.samples for step in steps] == [5] * EPOCHS
+
+
+@pytest.mark.parametrize(("round", "share"), [(1, 1.0), (3, 0.5)])
+def test_a_kept_optimiser_too_follows_the_schedule(round, share):
+    """The first step of plain SGD moves by the learning rate times the gradient, whatever was kept."""
+    moved = []
+    for schedule in ("constant", "cosine"):
+        config, client, net = _setup("sgd", rounds=4)
+        training = replace(config.training, schedule=schedule, sgd_momentum=0.0, batch_size=26)
+        (stage,) = config.method.stages()
+        stage = replace(stage, epochs=1)
+        before = detached(select(net.state_dict(), stage.trained))
+        state = prefixed("net", detached(net.state_dict()))
+        task = Task(0, stage.name, round, before)
+        after = _answer(replace(client, training=training), net, stage, task, state)[0].weights
+        moved.append(torch.cat([(after[name] - before[name]).flatten() for name in before if "bias" in name]))
+    torch.testing.assert_close(moved[1], share * moved[0], rtol=1e-4, atol=1e-7)

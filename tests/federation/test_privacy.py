@@ -1,0 +1,181 @@
+"""Clipping, noise and the accountant."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import brentq
+from scipy.stats import kstest, norm
+
+from fedmcc import config
+from fedmcc.errors import InputError
+from fedmcc.federation.privacy import Guard, Privacy, Stream, clipped, epsilon
+from fedmcc.messages import Update
+from fedmcc.methods.base import Stage
+from fedmcc.runs import experiment
+from fedmcc.storage.safetensor_files import load_state
+
+STAGE = Stage(name="head", rounds=1, epochs=1, trained=("a",), shared=("a",))
+SENT = {"a.w": torch.zeros(3), "a.v": torch.ones(2, 2), "a.steps": torch.tensor(4)}
+TINY = {
+    "seed": 3,
+    "threads": 1,
+    "data": {"name": "digits", "limit": 120},
+    "encoder": {"name": "convnet", "width": 4, "norm": "group"},
+    "method": {"name": "fedmcc", "rounds": 2, "epochs": 1, "clustering_rounds": 1, "clustering_epochs": 1},
+    "partition": {"clients": 3},
+    "training": {"batch_size": 16},
+}
+
+
+def _update(client, change, samples=10):
+    weights = {"a.w": SENT["a.w"] + change, "a.v": SENT["a.v"].clone(), "a.steps": torch.tensor(9)}
+    return Update(client, "head", 1, samples, 0.5, weights)
+
+
+def _run(tmp_path, name, **privacy):
+    table = TINY | {"privacy": privacy, "engine": {"name": "pool" if name == "pool" else "embedded"}}
+    return experiment.run(config.parse(table), tmp_path / name)
+
+
+def test_what_is_long_is_shortened_in_its_own_direction():
+    change = torch.tensor([3.0, 4.0, 0.0])
+    bounded = clipped(_update(0, change).weights, SENT, 1.0)
+    assert torch.allclose(bounded["a.w"], change / 5)
+    assert torch.equal(bounded["a.v"], SENT["a.v"])
+    assert bounded["a.steps"] == 9
+
+
+@pytest.mark.parametrize("limit", [5.0, 6.0, None])
+def test_what_is_short_enough_stays_to_the_bit(limit):
+    weights = _update(0, torch.tensor([3.0, 4.0, 0.0])).weights
+    assert all(torch.equal(value, weights[name]) for name, value in clipped(weights, SENT, limit).items())
+
+
+def test_the_server_clips_whatever_it_is_sent_and_counts_clients_alike():
+    updates = [_update(0, torch.tensor([1e6, 0.0, 0.0]), samples=10**6), _update(1, torch.zeros(3))]
+    combined = Guard(Privacy(clip=1.0)).combine(STAGE, updates, SENT, 1)
+    assert torch.allclose(combined.weights["a.w"], torch.tensor([0.5, 0.0, 0.0]))
+
+
+def test_without_options_the_servers_step_is_the_stages_own():
+    updates = [_update(0, torch.ones(3), samples=30), _update(1, torch.zeros(3))]
+    combined = Guard().combine(STAGE, updates, SENT, 1)
+    assert torch.allclose(combined.weights["a.w"], torch.full((3,), 0.75))
+
+
+def test_noise_on_the_average_has_the_deviation_that_was_asked_for():
+    sent = {"a.w": torch.zeros(40_000)}
+    updates = [Update(client, "head", 1, 5, None, dict(sent)) for client in range(4)]
+    noise = Guard(Privacy(clip=2.0, noise=3.0), b"secret").combine(STAGE, updates, sent, 1).weights["a.w"]
+    assert kstest(noise.numpy() / (3.0 * 2.0 / 4), "norm").pvalue > 1e-3
+
+
+def test_noise_is_the_same_for_the_same_place_and_other_noise_elsewhere():
+    drawn = [
+        Stream(secret, place).normal(9) for secret, place in [(b"a", "x/1"), (b"a", "x/2"), (b"b", "x/1")]
+    ]
+    assert np.array_equal(drawn[0], Stream(b"a", "x/1").normal(9))
+    assert not set(drawn[0]) & set(drawn[1]) | set(drawn[0]) & set(drawn[2])
+
+
+def _exact(multiplier, delta):
+    """Epsilon of one normal mechanism by its trade-off curve, solved by bisection."""
+
+    def excess(eps):
+        below, above = 1 / (2 * multiplier) - eps * multiplier, -1 / (2 * multiplier) - eps * multiplier
+        return norm.cdf(below) - math.exp(eps) * norm.cdf(above) - delta
+
+    return brentq(excess, 0, 200)
+
+
+@pytest.mark.parametrize("rounds", [1, 20])
+def test_epsilon_with_everybody_is_that_of_the_normal_mechanism(rounds):
+    privacy = Privacy(clip=1.0, noise=8.0, delta=1e-4)
+    assert epsilon(privacy, rounds, 5, 5) == pytest.approx(_exact(4.0 / math.sqrt(rounds), 1e-4), rel=1e-3)
+
+
+def test_drawing_clients_spends_less_and_more_rounds_spend_more():
+    privacy = Privacy(clip=1.0, noise=4.0)
+    drawn = [epsilon(privacy, rounds, 10, 1000) for rounds in (1, 10, 100)]
+    assert drawn == sorted(drawn)
+    assert drawn[-1] < epsilon(privacy, 100, 1000, 1000) / 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clip": -1.0}, r"privacy.clip is -1.0: give"),
+        ({"noise": 1.0}, r"set privacy.clip as well"),
+        ({"clip": 1.0, "noise": math.nan}, r"privacy.noise is nan"),
+        ({"delta": 1.0}, r"privacy.delta is 1.0"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        Privacy(**options)
+
+
+@pytest.mark.parametrize("method", ["fedmcc-plus", "fedca"])
+def test_noise_is_refused_where_clients_send_more_than_weights(method, tmp_path):
+    table = TINY | {"method": {"name": method}, "privacy": {"clip": 1.0, "noise": 1.0}}
+    with pytest.raises(InputError, match="clients send more"):
+        experiment.run(config.parse(table), tmp_path / "run")
+
+
+def test_a_run_tells_epsilon_in_every_round_and_leaves_no_secret(tmp_path):
+    done = _run(tmp_path, "run", clip=1.0, noise=4.0)
+    privacy = Privacy(clip=1.0, noise=4.0)
+    assert [row["epsilon"] for row in done.rows()] == [epsilon(privacy, n, 3, 3) for n in (1, 2, 3)]
+    assert not done.secret_file.exists()
+
+
+def test_all_engines_clip_and_disturb_alike_and_two_runs_never_do(tmp_path):
+    same = [_run(tmp_path, name, clip=0.5, noise=1.0, reproducible=True) for name in ("pool", "embedded")]
+    other = _run(tmp_path, "other", clip=0.5, noise=1.0)
+    pool, embedded, secret = (load_state(run.model_file) for run in (*same, other))
+    assert all(torch.equal(value, embedded[name]) for name, value in pool.items())
+    assert not any(torch.equal(value, secret[name]) for name, value in pool.items() if value.numel() > 1)
+
+
+def test_an_update_is_clipped_before_it_leaves(tmp_path):
+    from fedmcc.federation.rounds import Progress, rounds
+    from fedmcc.numerics.state_dicts import detached
+    from fedmcc.runs.build import prepare
+
+    prepared = prepare(config.parse(TINY | {"privacy": {"clip": 0.01}}))
+    progress, stage = Progress(detached(prepared.net.state_dict())), prepared.stages[0]
+    first = next(iter(e for e in rounds(stage, progress, prepared.engine, [0]) if hasattr(e, "updates")))
+    moved = [(v - progress.model[n]).double().square().sum() for n, v in first.updates[0].weights.items()]
+    assert math.sqrt(sum(moved)) == pytest.approx(0.01, rel=1e-4)
+
+
+def test_an_interrupted_run_goes_on_with_the_same_noise(tmp_path):
+    from fedmcc.runs.build import prepare
+
+    prepared = prepare(config.parse(TINY | {"privacy": {"clip": 1.0, "noise": 1.0}}))
+    whole, torn = (experiment.begin(prepared, tmp_path / name) for name in ("whole", "torn"))
+    for run in (whole, torn):
+        run.secret_file.write_bytes(b"s" * 32)
+    for event in experiment.steps(prepare(prepared.config), torn):
+        if isinstance(event, experiment.Scored):
+            break
+    for run in (torn, whole):
+        list(experiment.steps(prepare(prepared.config), run))
+    assert torn.model_file.read_bytes() == whole.model_file.read_bytes()
+
+
+def test_without_its_secret_a_begun_run_is_not_resumed(tmp_path):
+    from fedmcc.runs.build import prepare
+
+    prepared = prepare(config.parse(TINY | {"privacy": {"clip": 1.0, "noise": 1.0}}))
+    run = experiment.begin(prepared, tmp_path / "run")
+    events = experiment.steps(prepared, run)
+    next(event for event in events if isinstance(event, experiment.Scored))
+    events.close()
+    assert run.secret_file.stat().st_mode & 0o777 == 0o600
+    run.secret_file.unlink()
+    with pytest.raises(InputError, match=r"noise.secret is gone: restore it"):
+        list(experiment.steps(prepare(replace(prepared.config)), run))

@@ -1,0 +1,124 @@
+"""Federated k-means on features whose clusters are known."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedmcc.errors import InputError
+from fedmcc.evaluation.clustering import accuracy
+from fedmcc.messages import Update
+from fedmcc.methods.federated_kmeans import FederatedKMeans
+from fedmcc.networks.momentum import Branch, MomentumPair, Network
+from fedmcc.numerics.state_dicts import select
+
+
+def _blobs(labels, features=12):
+    """Points near one direction per label."""
+    draw = torch.Generator().manual_seed(int(labels[0]))
+    points = torch.eye(features)[labels] + 0.1 * torch.randn(len(labels), features, generator=draw)
+    return points.view(len(labels), 1, 1, features)
+
+
+def _exchange(shards, clusters=10, **options):
+    """All rounds: what clients send, what the server makes of it, put into the network."""
+    net, method = Network(Branch(nn.Flatten())), FederatedKMeans(**options)
+    method.extend(net, 12, clusters)
+    for stage in method.stages():
+        shared = select(net.state_dict(), stage.shared)
+        updates = [
+            Update(client, stage.name, 1, len(labels), None, shared, stage.extras(net, [_blobs(labels)]))
+            for client, labels in enumerate(shards)
+        ]
+        assert [stage.objection(update) for update in updates] == [""] * len(updates)
+        net.load_state_dict({**net.state_dict(), **stage.combine(updates, net.state_dict()).weights})
+    return net, updates
+
+
+@pytest.mark.parametrize("axes", [0.0, 1.0, 2.0])
+def test_clients_of_two_classes_each_find_all_ten_together(axes):
+    shards = [np.repeat([2 * client, 2 * client + 1], 90) for client in range(5)]
+    net, _ = _exchange(shards, axes=axes)
+    points = torch.cat([_blobs(shard) for shard in shards])
+    assigned = net.online.assign(net.online.encoder(points)).argmax(dim=1).numpy()
+    assert accuracy(np.concatenate(shards), assigned) == 1.0
+
+
+def test_whitened_features_of_all_clients_have_mean_0_and_variance_1_on_every_axis():
+    shards = [np.repeat([0, 1], 90), np.repeat([2, 3, 4], 40)]
+    net, _ = _exchange(shards, clusters=2)
+    whitening = net.online.cluster_projector.whitening
+    points = torch.cat([_blobs(shard).flatten(1) for shard in shards])
+    unit = (points / points.norm(dim=1, keepdim=True)).double()
+    placed = ((unit - whitening.mean.double()) @ whitening.axes.double().T).numpy()
+    np.testing.assert_allclose(placed.mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(np.cov(placed.T, bias=True), np.eye(4), atol=1e-4)
+
+
+def test_only_centroids_and_counts_leave_a_client():
+    _, updates = _exchange([np.repeat([0, 1], 90), np.repeat([2, 3], 30)], clusters=4)
+    assert set(updates[0].extras) == {"centroids", "sizes"}
+    assert updates[0].extras["centroids"].shape == (
+        6,
+        8,
+    )  # 180 images, 30 for each centroid; 2 axes a cluster
+    assert updates[1].extras["centroids"].shape == (4, 8)  # 60 images, but as many as clusters
+    assert updates[0].extras["sizes"].sum() == 180
+
+
+def test_the_head_knows_the_shares_of_all_clusters():
+    net, _ = _exchange([np.repeat([0], 300), np.repeat([1], 100)], clusters=2, axes=0.0)
+    head = net.online.cluster_projector
+    assert sorted(head.marginal.tolist()) == [0.25, 0.75]
+
+
+BAD = {
+    "It adds centroids, not centroids, sizes.": {"sizes": None},
+    "Its centroids do not stand for as many images as it has.": {"sizes": torch.ones(6, dtype=torch.int64)},
+    "Its centroids lie outside the unit sphere.": {"centroids": torch.full((6, 8), 2.0)},
+    "Its centroids is torch.float32 of shape (6, 3), not torch.float32 of (None, 8).": {
+        "centroids": torch.ones(6, 3)
+    },
+}
+
+
+@pytest.mark.parametrize("reason", BAD)
+def test_centroids_that_no_images_have_are_refused(reason):
+    _, (update, _) = _exchange([np.repeat([0, 1], 90), np.repeat([2, 3], 30)], clusters=4)
+    extras = {name: value for name, value in {**update.extras, **BAD[reason]}.items() if value is not None}
+    assert FederatedKMeans().stages()[-1].objection(replace(update, extras=extras)) == reason
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"count": torch.tensor(1.0, dtype=torch.float64)}, {"second": 1e6 * torch.eye(12, dtype=torch.float64)}],
+)
+def test_moments_that_no_images_have_are_refused(change):
+    net, method = Network(Branch(nn.Flatten())), FederatedKMeans()
+    method.extend(net, 12, 4)
+    stage, labels = method.stages()[0], np.repeat([0, 1], 90)
+    extras = {**stage.extras(net, [_blobs(labels)]), **change}
+    update = Update(0, stage.name, 1, 180, None, select(net.state_dict(), stage.shared), extras)
+    assert stage.objection(update) == "Its moments are not those of its images' features on the unit sphere."
+
+
+def test_fewer_centroids_than_clusters_leave_no_prototype_at_random():
+    net, _ = _exchange([np.repeat([0], 3)], clusters=5, axes=0.0)
+    vectors = net.online.cluster_projector.vectors.weight
+    torch.testing.assert_close(vectors[3:], vectors[:2])
+
+
+def test_a_target_gets_a_head_of_its_own():
+    pair = MomentumPair(Branch(nn.Flatten()))
+    FederatedKMeans().extend(pair, 12, 3)
+    pair.reset_target()
+    assert pair.target.cluster_projector is not pair.online.cluster_projector
+    assert not any(parameter.requires_grad for parameter in pair.target.parameters())
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"images_per_centroid": 0}, {"axes": -1.0}])
+def test_options_without_sense_are_refused(options):
+    with pytest.raises(InputError, match=f"clustering.{next(iter(options))}"):
+        FederatedKMeans(**options)

@@ -1,0 +1,118 @@
+"""Federated spectral clustering on shapes that k-means cannot part."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedmcc.errors import InputError
+from fedmcc.evaluation.clustering import accuracy
+from fedmcc.messages import Update
+from fedmcc.methods.federated_kmeans import HEAD, FederatedKMeans
+from fedmcc.methods.federated_spectral import FederatedSpectral
+from fedmcc.networks.momentum import Branch, Network
+from fedmcc.numerics.state_dicts import detached, select
+
+
+def _arcs(labels, seed):
+    """Two long arcs on the sphere, one above the other: by distance, their ends belong to the other arc."""
+    draw = np.random.default_rng(seed)
+    angle = draw.uniform(0, 4.5, len(labels))
+    height = np.where(labels == 0, 0.35, -0.35) + draw.normal(0, 0.03, len(labels))
+    points = np.stack([np.cos(angle), np.sin(angle), height], axis=1)
+    return torch.from_numpy(points).float()
+
+
+def _exchange(method, shards, clusters=2):
+    net = Network(Branch(nn.Flatten()))
+    method.extend(net, 3, clusters)
+    for stage in method.stages():
+        model = detached(net.state_dict())
+        shared = select(model, stage.shared)
+        updates = [
+            Update(client, stage.name, 1, len(points), None, shared, stage.extras(net, [points]))
+            for client, points in enumerate(shards)
+        ]
+        assert [stage.objection(update) for update in updates] == [""] * len(updates)
+        net.load_state_dict({**model, **stage.combine(updates, model).weights})
+    return net, updates
+
+
+def _labels(client):
+    return np.repeat([0, 1], 150) if client < 2 else np.repeat([client % 2], 200)
+
+
+SHARDS = [(labels, _arcs(labels, client)) for client in range(4) for labels in [_labels(client)]]
+ARCS = {"axes": 0.0, "temperature": 0.02}
+
+
+def _accuracy(method):
+    net, _ = _exchange(method, [points for _, points in SHARDS])
+    points = torch.cat([points for _, points in SHARDS])
+    assigned = net.online.assign(net.online.encoder(points)).argmax(dim=1).numpy()
+    return accuracy(np.concatenate([labels for labels, _ in SHARDS]), assigned)
+
+
+def test_arcs_are_told_apart_by_merged_prototypes_and_not_by_one_each():
+    assert _accuracy(FederatedSpectral(prototypes=20.0, **ARCS)) > 0.98
+    assert _accuracy(FederatedKMeans(**ARCS)) < 0.8
+
+
+def test_what_a_client_adds_is_the_sum_of_outer_products_of_its_soft_assignments():
+    net, updates = _exchange(FederatedSpectral(**ARCS), [points for _, points in SHARDS])
+    head = net.online.cluster_projector
+    cosine = (
+        nn.functional.normalize(SHARDS[0][1], dim=1) @ nn.functional.normalize(head.vectors.weight, dim=1).T
+    )
+    p = (cosine / 0.02).softmax(dim=1).double().detach().numpy()
+    expected = sum(np.outer(row, row) for row in p)
+    np.testing.assert_allclose(updates[0].extras["affinity"], expected, atol=1e-4)
+    assert updates[0].extras["affinity"].shape == (20, 20)  # whatever the number of images
+
+
+def test_the_head_knows_the_share_of_images_in_each_cluster():
+    net, _ = _exchange(FederatedSpectral(prototypes=20.0, **ARCS), [points for _, points in SHARDS])
+    points = torch.cat([points for _, points in SHARDS])
+    mean = net.online.assign(points).mean(dim=0)
+    torch.testing.assert_close(net.online.cluster_projector.marginal, mean, atol=1e-4, rtol=0)
+
+
+def test_a_cluster_is_the_sum_of_its_prototypes():
+    net, _ = _exchange(FederatedSpectral(**ARCS), [points for _, points in SHARDS])
+    head = net.online.cluster_projector
+    assert (head.groups.sum(dim=1) == 1).all()
+    similar = head.similar(SHARDS[0][1])
+    for cluster in (0, 1):
+        expected = similar[:, head.groups[:, cluster] == 1].sum(dim=1)
+        torch.testing.assert_close(head(SHARDS[0][1])[:, cluster], expected)
+
+
+def test_clusters_are_not_scored_before_prototypes_are_merged():
+    *_, centroids, merging = FederatedSpectral().stages()
+    assert (HEAD in centroids.shared, HEAD in merging.shared) == (False, True)
+
+
+BAD = {
+    "It adds nothing, not affinity.": {},
+    "Its affinity is torch.float64 of shape (3, 3), not torch.float64 of (20, 20).": {
+        "affinity": torch.zeros(3, 3, dtype=torch.float64)
+    },
+    "Its affinities are not those of soft assignments of its images.": {
+        "affinity": torch.full((20, 20), -1.0, dtype=torch.float64)
+    },
+}
+
+
+@pytest.mark.parametrize("reason", BAD)
+def test_affinities_that_no_images_have_are_refused(reason):
+    method = FederatedSpectral(**ARCS)
+    _, updates = _exchange(method, [points for _, points in SHARDS])
+    assert method.stages()[-1].objection(replace(updates[0], extras=BAD[reason])) == reason
+
+
+@pytest.mark.parametrize("options", [{"prototypes": 0.0}, {"temperature": -1.0}])
+def test_options_without_sense_are_refused(options):
+    with pytest.raises(InputError, match=f"clustering.{next(iter(options))}"):
+        FederatedSpectral(**options)

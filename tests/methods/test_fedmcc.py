@@ -1,0 +1,91 @@
+"""FedMCC's two stages: what each trains, sends and leaves alone."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fedmcc.data.synthetic import Synthetic
+from fedmcc.federation.client import Client
+from fedmcc.federation.engines.embedded import Embedded
+from fedmcc.federation.rounds import Progress, Round, rounds
+from fedmcc.losses import Quartet, cluster_balance, contrast
+from fedmcc.methods.fedmcc import FedMCC
+from fedmcc.networks.convnet import ConvNetOptions
+from fedmcc.networks.initialise import initialise
+from fedmcc.numerics.state_dicts import detached, select
+from fedmcc.training.loop import Training
+from fedmcc.views import preset
+
+ENCODER, HEAD = ("online.encoder",), ("online.cluster_projector",)
+
+
+def _method(**changes):
+    return FedMCC(**{"rounds": 1, "epochs": 1, "clustering_rounds": 2, "clustering_epochs": 1} | changes)
+
+
+def _run(method, clients=2):
+    """All rounds of a small federation, and the states its clients end with."""
+    encoder = ConvNetOptions(width=2).build(3, 8)
+    net = method.build(encoder, encoder.features, 4)
+    initialise(net, torch.Generator().manual_seed(0))
+    images = Synthetic(samples=32 * clients, size=8).load().images
+    shards = np.array_split(np.arange(len(images)), clients)
+    training = Training(batch_size=8, learning_rate=1e-3)
+    owners = [Client(i, images[rows], preset("none"), training, 0) for i, rows in enumerate(shards)]
+    engine, progress, found = Embedded(net, owners, 2**30), Progress(detached(net.state_dict())), []
+    for stage in method.stages():
+        for event in rounds(stage, progress, engine, range(clients)):
+            if isinstance(event, Round):
+                progress = event.progress
+                found.append(event)
+    return found, engine.states
+
+
+def _same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_each_stage_sends_exactly_what_it_trains():
+    representation, clustering, _ = _run(_method())[0]
+    sent = {name.split(".")[1] for name in representation.updates[0].weights}
+    assert sent == {"encoder", "instance_projector"}
+    assert {name.split(".")[1] for name in clustering.updates[0].weights} == {"cluster_projector"}
+
+
+def test_the_encoder_rests_in_the_clustering_stage_while_the_head_moves():
+    first, second, third = (round.progress.model for round in _run(_method())[0])
+    assert _same(select(first, ENCODER), select(third, ENCODER))
+    assert not _same(select(second, HEAD), select(third, HEAD))
+
+
+def test_every_client_clusters_over_the_global_encoder():
+    found, states = _run(_method())
+    for client in (0, 1):
+        own = {name.removeprefix("net."): value for name, value in states[client].items()}
+        assert _same(select(own, ENCODER), select(found[-1].progress.model, ENCODER))
+
+
+def test_the_frozen_encoder_travels_once():
+    _, first, second = _run(_method())[0]
+    assert first.bytes_down > 2 * second.bytes_down
+    assert first.bytes_up == second.bytes_up == second.bytes_down
+
+
+def test_targets_stay_at_home_unless_shared():
+    kept, shared = _run(_method())[0], _run(_method(target="share"))[0]
+    assert not any("target" in name for name in kept[0].updates[0].weights)
+    assert any(name.startswith("target.encoder") for name in shared[0].updates[0].weights)
+    assert any(name.startswith("target.cluster_projector") for name in shared[1].updates[0].weights)
+
+
+@pytest.mark.parametrize("anchor", ["paper", "online"])
+def test_the_clustering_loss_is_the_printed_l_c_with_the_entropies_maximised(anchor):
+    stage = _method(anchor=anchor, cluster_temperature=0.7, entropy_weight=1.5).stages()[1]
+    draw = torch.Generator().manual_seed(3)
+    y = Quartet(*(torch.randn(6, 4, generator=draw, dtype=torch.float64).softmax(dim=1) for _ in range(4)))
+    second = (y.a_target.T, y.b.T) if anchor == "paper" else (y.b.T, y.a_target.T)
+    expected = 0.5 * (contrast(y.a.T, y.b_target.T, 0.7) + contrast(*second, 0.7))
+    expected = expected - 1.5 * (cluster_balance(y.a) + cluster_balance(y.b))
+    assert math.isclose(float(stage.loss(y)), float(expected), abs_tol=1e-12)

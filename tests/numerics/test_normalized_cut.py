@@ -1,0 +1,67 @@
+"""Normalised cuts on graphs whose parts are known."""
+
+import numpy as np
+import pytest
+from scipy.sparse.csgraph import connected_components
+
+from fedmcc.evaluation.clustering import accuracy
+from fedmcc.numerics.normalized_cut import cost, cut
+
+
+def _graph(sizes, inside=1.0, between=0.01, seed=0):
+    """A symmetric graph of blocks, noisy, and the block of every node."""
+    blocks = np.repeat(np.arange(len(sizes)), sizes)
+    means = np.where(blocks[:, None] == blocks, inside, between)
+    noise = np.random.default_rng(seed).uniform(0.5, 1.5, means.shape)
+    return means * (noise + noise.T) / 2, blocks
+
+
+def test_blocks_that_hang_together_are_found():
+    affinity, blocks = _graph([7, 9, 8, 12])
+    assert accuracy(blocks, cut(affinity, 4)) == 1.0
+
+
+def test_components_are_never_cut():
+    affinity, _ = _graph([5, 6, 7], between=0.0)
+    components = connected_components(affinity)[1]
+    assert accuracy(components, cut(affinity, 3)) == 1.0
+
+
+def test_the_order_of_the_nodes_does_not_matter():
+    affinity, blocks = _graph([7, 9, 8])
+    order = np.random.default_rng(1).permutation(len(blocks))
+    assert accuracy(cut(affinity, 3)[order], cut(affinity[np.ix_(order, order)], 3)) == 1.0
+
+
+@pytest.mark.parametrize("balance", [0.0, 0.7])
+def test_the_cost_is_the_mean_share_of_edges_that_leave_minus_the_entropy_of_the_sizes(balance):
+    affinity, _ = _graph([3, 4], seed=3)
+    assigned = np.array([0, 0, 1, 1, 1, 0, 1])
+    shares, leaving = [], []
+    for part in (0, 1):
+        rows = [i for i in range(7) if assigned[i] == part]
+        volume = sum(affinity[i, j] for i in rows for j in range(7))
+        leaving.append(sum(affinity[i, j] for i in rows for j in range(7) if assigned[j] != part) / volume)
+        shares.append(volume / affinity.sum())
+    expected = sum(leaving) / 2 + balance * sum(share * np.log(share) for share in shares)
+    assert cost(affinity, assigned, 2, balance) == pytest.approx(expected)
+
+
+def test_of_two_cuts_of_the_same_weight_the_balanced_one_costs_less():
+    affinity = np.ones((6, 6))
+    even, uneven = np.array([0, 0, 0, 1, 1, 1]), np.array([0, 1, 1, 1, 1, 1])
+    assert cost(affinity, even, 2, 1.0) < cost(affinity, uneven, 2, 1.0)
+    assert cost(affinity, even, 2, 0.0) == pytest.approx(cost(affinity, uneven, 2, 0.0))
+
+
+def test_nodes_without_edges_do_no_harm():
+    affinity, blocks = _graph([6, 6])
+    alone = np.zeros((14, 14))
+    alone[:12, :12] = affinity
+    found = cut(alone, 2)
+    assert found.shape == (14,)
+    assert accuracy(blocks, found[:12]) == 1.0
+
+
+def test_as_many_parts_as_nodes_leave_each_node_alone():
+    np.testing.assert_array_equal(cut(np.eye(3), 5), [0, 1, 2])

@@ -1,0 +1,86 @@
+import json
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from typer.testing import CliRunner
+
+from fedmcc.cli import app
+from fedmcc.config import Config, parse
+from fedmcc.errors import InputError
+from fedmcc.runs.profile import PARTS, profiling
+
+RECIPE = """
+clusters = 2
+threads = 1
+device = "cpu"
+[data]
+name = "synthetic"
+samples = 48
+size = 8
+channels = 1
+[encoder]
+width = 4
+[method]
+name = "fedmcc"
+rounds = 2
+clustering_rounds = 1
+[partition]
+clients = 2
+[training]
+batch_size = 12
+"""
+
+
+class Done(NamedTuple):
+    """A run, and how long the command took."""
+
+    run: Path
+    wall: float
+
+
+def go(folder: Path, name: str, *words: str) -> Done:
+    recipe, start = folder / "small.toml", time.perf_counter()
+    recipe.write_text(RECIPE)
+    result = CliRunner().invoke(app, ["run", str(recipe), "--out", str(folder / name), *words])
+    assert result.exit_code == 0, result.output
+    return Done(folder / name, time.perf_counter() - start)
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    folder = tmp_path_factory.mktemp("profiled")
+    go(folder, "plain", "--no-report")  # imports what a command imports
+    return go(folder, "profiled", "--profile")
+
+
+def test_a_profile_accounts_for_the_whole_wall_clock(profiled: Done) -> None:
+    run, wall = profiled
+    profile = json.loads((run / "profile.json").read_text())
+    assert sum(profile["parts"].values()) == pytest.approx(profile["seconds"])
+    assert wall / 2 < profile["seconds"] <= wall  # what the command does before and after is not of the run
+    assert set(profile["chapters"]) == {"before", "representation", "clustering", "after"}
+    assert set(profile["parts"]) == set(PARTS)
+
+
+def test_a_profile_can_be_read(profiled: Done) -> None:
+    lines = (profiled.run / "profile.md").read_text().splitlines()
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    assert table[0][:3] == ["part", "seconds", "share"]
+    assert [row[0] for row in table[2:]] == [*PARTS, "all"]
+    shares = [float(row[2].removesuffix(" %")) for row in table[2:-1]]
+    assert sum(shares) == pytest.approx(100, abs=1)
+
+
+def test_a_profiled_run_has_the_bits_of_any_other(profiled: Done) -> None:
+    plain = profiled.run.with_name("plain")
+    model = Path("checkpoints/final.safetensors")
+    assert (plain / model).read_bytes() == (profiled.run / model).read_bytes()
+    assert not list(plain.glob("profile.*"))
+
+
+def test_clients_in_other_processes_are_not_profiled() -> None:
+    config: Config = parse({"engine": {"name": "pool"}})
+    with pytest.raises(InputError, match=r"--set engine\.name=embedded"), profiling(config):
+        pass
