@@ -1,7 +1,7 @@
 """Training gives the numbers it gave before, and the same bits every time."""
 
 import json
-from importlib.util import module_from_spec, spec_from_file_location
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,23 +11,28 @@ import pytest
 from fedmcc import config
 from fedmcc.runs import experiment
 
+Near = Callable[[Any], Any]
+
 HERE = Path(__file__).parent
 GOLDEN = json.loads((HERE / "losses.json").read_text())["losses"]
-
-
-@pytest.fixture(scope="module")
-def regenerate() -> ModuleType:
-    spec = spec_from_file_location("regenerate", HERE / "regenerate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+FEDERATIONS = json.loads((HERE / "federations.json").read_text())["federations"]
 
 
 @pytest.mark.parametrize("method", ["cc", "mcc"])
 def test_the_losses_of_five_rounds_are_what_they_were(regenerate: ModuleType, method: str) -> None:
     assert regenerate.losses(method) == pytest.approx(GOLDEN[method], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", FEDERATIONS)
+def test_a_federation_trains_and_sends_what_it_did(regenerate: ModuleType, near: Near, name: str) -> None:
+    assert regenerate.federation(*name.split()) == near(FEDERATIONS[name])
+
+
+@pytest.mark.parametrize("name", FEDERATIONS)
+def test_sites_and_servers_of_before_take_each_others_network_for_the_same(
+    regenerate: ModuleType, name: str
+) -> None:
+    assert regenerate.mark(*name.split()) == FEDERATIONS[name]["fingerprint"]
 
 
 @pytest.mark.parametrize("method", ["cc", "mcc"])

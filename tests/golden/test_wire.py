@@ -1,0 +1,65 @@
+"""Messages are on the wire what they were, to the byte, and those of before are understood."""
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedmcc.deployment.app import client_app
+
+GOLDEN = json.loads(Path(__file__).with_name("wire.json").read_text())["messages"]
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_message_is_sent_as_it_was(wire: ModuleType, name: str) -> None:
+    assert json.dumps(wire.written(wire.packed(name))) == json.dumps(GOLDEN[name])
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_message_of_before_is_understood(wire: ModuleType, name: str) -> None:
+    received = wire.unpacked(name, wire.read(GOLDEN[name]))
+    assert type(received) is type(wire.MESSAGES[name])
+    assert _plain(received) == _plain(wire.MESSAGES[name])
+
+
+def test_no_kind_of_message_is_left_out(wire: ModuleType) -> None:
+    packing = {name for name in vars(wire.records) if name.startswith("pack_")} - {"pack_state"}
+    kinds = {type(message) for message in wire.MESSAGES.values()}
+    assert wire.MESSAGES.keys() == GOLDEN.keys()
+    assert len(kinds) == len(packing)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "fact"),
+    [
+        ("query.hello", "greeting", "fingerprint"),
+        ("query.refused", "text", ""),
+        ("train", "order", "failure"),
+    ],
+)
+def test_a_site_answers_a_server_of_before(
+    wire: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, name: str, fact: str
+) -> None:
+    for key in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, key, 1)
+    node = {"client": "site-a", "state-dir": str(tmp_path / "site-a"), "shard": "0/3"}
+    message = Message(wire.read(GOLDEN[name]), 1, kind)
+    reply = client_app(message, Context(1, 1, node, RecordDict(), {}))
+    assert not reply.has_error()
+    assert fact in reply.content.get("facts", {"": "nothing to say"})
+
+
+def _plain(message: Any) -> Any:
+    """A message as what `==` compares: names, types, shapes and numbers."""
+    if isinstance(message, torch.Tensor):
+        return message.dtype, tuple(message.shape), message.tolist()
+    if isinstance(message, dict):
+        return {name: _plain(value) for name, value in message.items()}
+    if hasattr(message, "__dataclass_fields__"):
+        return _plain(vars(message))
+    return tuple(map(_plain, message)) if isinstance(message, tuple) else message
