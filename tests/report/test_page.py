@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from fedmcc.evaluation.knn import WeightedKNN
 from fedmcc.report.clusters import Cluster
 from fedmcc.report.gallery import Card, Shown
 from fedmcc.report.page import Pictured, _client_rows, _refusals, render
 from fedmcc.report.run_facts import read
-from fedmcc.report.score_tiles import NEIGHBOURS, tiles
+from fedmcc.report.score_tiles import tiles
 from fedmcc.runs.directory import Run
 
 
@@ -108,7 +107,3 @@ def test_a_vote_is_of_as_many_images_as_there_are_and_nothing_is_less_than_zero_
     run.write_json("scores.json", scores)
     _, _, ari, knn = tiles(read(run.path))
     assert (ari.value, knn.meaning) == ("0.000", "labels of 3 nearest images, one left out")
-
-
-def test_tiles_name_the_neighbours_that_vote() -> None:
-    assert WeightedKNN().neighbours == NEIGHBOURS

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedmcc.errors import InputError
+from fedmcc.evaluation.options import KNN_NEIGHBOURS
 
 Rows = Float32[np.ndarray, "n d"]
 Labels = Int[np.ndarray, " n"]
@@ -21,7 +22,7 @@ BLOCK = 1024  # rows compared with all others at once, to bound memory
 class WeightedKNN:
     """A vote of the nearest images by cosine similarity s, each with weight exp(s / temperature)."""
 
-    neighbours: int = 200  # or all, where there are fewer
+    neighbours: int = KNN_NEIGHBOURS  # all training images if there are fewer
     temperature: float = 0.1
 
     def accuracy(

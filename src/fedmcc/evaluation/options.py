@@ -8,6 +8,8 @@ from typing import Any
 
 from fedmcc.errors import InputError
 
+KNN_NEIGHBOURS = 200
+
 
 @dataclass(frozen=True)
 class Evaluation:

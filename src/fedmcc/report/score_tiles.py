@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedmcc.evaluation.options import KNN_NEIGHBOURS
 from fedmcc.report.run_facts import Facts
 from fedmcc.runs.directory import Row
 
@@ -19,7 +20,6 @@ LABEL_FREE = {
     "alignment": "distance of two views; 0 is best",
     "uniformity": "spread of the features; lower is better",
 }
-NEIGHBOURS = 200  # of kNN, as `fedmcc.evaluation.knn` has it, which needs torch
 LEVELS = ("confidence", "balance", "silhouette")  # of which 1 is the best
 
 
@@ -56,7 +56,7 @@ def _neighbours(facts: Facts) -> int:
     """Who votes on an image: the nearest others with a label."""
     labels = None if facts.assigned is None else facts.assigned.labels
     labelled = facts.scores.get("images") if labels is None else int((labels >= 0).sum())
-    return min(NEIGHBOURS, labelled - 1) if labelled else NEIGHBOURS
+    return min(KNN_NEIGHBOURS, labelled - 1) if labelled else KNN_NEIGHBOURS
 
 
 def _so_far(rows: Sequence[Row]) -> list[Tile]:
