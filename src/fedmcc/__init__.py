@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedmcc.estimator import DeepClustering
-    from fedmcc.runs.directory import open_run as load_run
+    from fedmcc.runs.directory import load_run
     from fedmcc.runs.experiment import run
 
 __all__ = ["DeepClustering", "load_run", "run"]
 
 _HOMES = {
     "DeepClustering": ("fedmcc.estimator", "DeepClustering"),
-    "load_run": ("fedmcc.runs.directory", "open_run"),
+    "load_run": ("fedmcc.runs.directory", "load_run"),
     "run": ("fedmcc.runs.experiment", "run"),
 }
 

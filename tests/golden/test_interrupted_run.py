@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fedmcc.cli import app
 from fedmcc.data import load_dataset
-from fedmcc.runs.directory import Run, open_run
+from fedmcc.runs.directory import Run, load_run
 
 Near = Callable[[Any], Any]
 
@@ -27,11 +27,11 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     path = Path(shutil.copytree(BEFORE, tmp_path_factory.mktemp("golden") / "run"))
     (path / "checkpoints").mkdir(exist_ok=True)  # it was empty: Git keeps no empty folders
     assert _printed("resume", "--no-report", path)
-    return open_run(path)
+    return load_run(path)
 
 
 def test_it_was_interrupted_amid_a_stage() -> None:
-    before = open_run(BEFORE)
+    before = load_run(BEFORE)
     last = before.committed()[-1]
     following = EXPECTED["rows"][len(before.committed())]
     assert not before.finished
@@ -48,7 +48,7 @@ def test_a_resumed_run_has_the_scores_of_one_that_was_not_interrupted(resumed: R
 
 
 def test_resuming_leaves_every_byte_of_earlier_rounds(resumed: Run) -> None:
-    count = len(open_run(BEFORE).committed())
+    count = len(load_run(BEFORE).committed())
     earlier = (BEFORE / "metrics.jsonl").read_bytes().splitlines()[:count]
     assert count > 0
     assert resumed.metrics_file.read_bytes().splitlines()[:count] == earlier

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from fedmcc.errors import InputError
-from fedmcc.runs.directory import FORMAT, Run, create_run, next_free, open_run
+from fedmcc.runs.directory import FORMAT, Run, create_run, load_run, next_free
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def _log(run, count):
 
 
 def test_a_new_run_can_be_opened_and_is_not_finished(run):
-    opened = open_run(run.path)
+    opened = load_run(run.path)
     assert opened == run
     assert opened.config_file.read_text() == "seed = 0\n"
     assert opened.read_json("environment.json") == {"format": FORMAT, "fedmcc": "1"}
@@ -78,21 +78,21 @@ def test_rewind_keeps_the_first_rows_to_the_bit(run):
 def test_a_run_of_a_newer_format_is_refused(run):
     run.write_json("environment.json", {"format": FORMAT + 1})
     with pytest.raises(InputError, match=rf"run format {FORMAT + 1} .* reads up to {FORMAT}: update fedmcc"):
-        open_run(run.path)
+        load_run(run.path)
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", "\x00"])
 def test_a_damaged_json_file_is_named(run, content):
     (run.path / "environment.json").write_text(content)
     with pytest.raises(InputError, match=r"environment\.json is damaged"):
-        open_run(run.path)
+        load_run(run.path)
 
 
 def test_what_is_no_run_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "absent", tmp_path / "empty"):
         with pytest.raises(InputError, match=r"is not a run directory"):
-            open_run(path)
+            load_run(path)
 
 
 def test_a_folder_in_use_is_refused_and_untouched(run, tmp_path):
@@ -126,7 +126,7 @@ def test_a_run_is_finished_when_its_scores_are_there(run):
 
 def test_two_cannot_work_on_a_run_at_once(run):
     in_use = pytest.raises(InputError, match="in use by another process")
-    with run.claimed(), in_use, open_run(run.path).claimed():
+    with run.claimed(), in_use, load_run(run.path).claimed():
         pass
     with run.claimed():  # let go of afterwards
         pass

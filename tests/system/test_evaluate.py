@@ -24,7 +24,7 @@ def recorded(run: Path) -> dict[str, dict[str, dict[str, float]]]:
 def test_what_is_shown_is_what_is_recorded(fedmcc: Command, run: Path) -> None:
     shown = succeeded(fedmcc("evaluate", run, "--protocol", "kmeans, knn", "--seeds", 3)).stdout
     found = recorded(run)
-    assert found == protocols.evaluate(directory.open_run(run), ["kmeans", "knn"], seeds=3)
+    assert found == protocols.evaluate(directory.load_run(run), ["kmeans", "knn"], seeds=3)
     for score in found["kmeans"].values():
         assert f"{score['mean']:.3f} ± {score['std']:.3f}" in shown
     assert f"{found['knn']['acc']['mean']:.3f} │" in shown  # nothing was drawn: no deviation

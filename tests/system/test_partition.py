@@ -58,7 +58,7 @@ def test_a_run_shows_the_table_and_keeps_the_partition(fedmcc: Command, recipe: 
     result = fedmcc("run", recipe, *SHARED, "--set", "method.rounds=1", "--out", "run")
     assert result.exit_code == 0, result.output
     assert "5 clients, 300 images" in result.stderr
-    with np.load(directory.open_run(Path("run")).path / "partition.npz", allow_pickle=False) as kept:
+    with np.load(directory.load_run(Path("run")).path / "partition.npz", allow_pickle=False) as kept:
         rows = [kept[f"rows_{client}"] for client in range(5)]
         table = kept["holdings"]
     labels = load_digits().target[:300]

@@ -15,7 +15,7 @@ from fedmcc.methods.fedmcc import FedMCC
 from fedmcc.numerics.randomness import generator
 from fedmcc.runs import experiment
 from fedmcc.runs.build import assemble, build_network
-from fedmcc.runs.directory import open_run
+from fedmcc.runs.directory import load_run
 from fedmcc.training.feature_cache import FeatureCache, Source, pairs_of_features
 from fedmcc.training.loop import Training
 
@@ -160,7 +160,7 @@ def test_a_run_resumed_in_its_second_stage_ends_in_the_same_bits(tmp_path):
         "clustering",
     ]
     steps.close()
-    for _ in experiment.steps(experiment.prepare(config), open_run(run.path)):
+    for _ in experiment.steps(experiment.prepare(config), load_run(run.path)):
         pass
     assert _outcome(run) == straight
 

@@ -28,7 +28,7 @@ def evaluate(
     from fedmcc.runs import build, directory
     from fedmcc.terminal import output
 
-    opened = directory.open_run(run)
+    opened = directory.load_run(run)
     if protocol is not None:
         _measure(opened, [name.strip() for name in protocol.split(",")], seeds, checkpoint)
         return
@@ -67,7 +67,7 @@ def predict(
     from fedmcc.storage.atomic_files import write_output
     from fedmcc.terminal import output
 
-    predicted = predict.predict(directory.open_run(run), images)
+    predicted = predict.predict(directory.load_run(run), images)
     if predicted.complaint:
         output.warn(predicted.complaint)
     if out is None:

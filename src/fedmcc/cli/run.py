@@ -66,7 +66,7 @@ def resume(run: RunFolder, report: Report = True, tensorboard: TensorBoard = Fal
     from fedmcc.runs import build, directory
     from fedmcc.terminal import output
 
-    opened = directory.open_run(run)
+    opened = directory.load_run(run)
     loaded = config.load(opened.config_file)
     if opened.sites_file.exists() and not opened.simulated:
         raise InputError(f"{run} is a federation's: start its server again and it goes on.")
@@ -149,7 +149,7 @@ def _simulate(loaded: "Config", path: Path, report: bool) -> None:
     output.say(f"{method_name(loaded)} on Flower's simulation, in {path}")
     for row in simulation.simulate(loaded, path):
         output.say(f"{row['stage']} {row['round']}  {progress.facts(row)}")
-    run = directory.open_run(path)
+    run = directory.load_run(path)
     output.show_scores(run.read_json("scores.json"), method_name(loaded))
     output.say(f"The run is in {path}.")
     if report:

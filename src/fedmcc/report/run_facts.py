@@ -13,7 +13,7 @@ from jaxtyping import Float32, Int64
 
 from fedmcc.errors import InputError
 from fedmcc.report.schema import Table, is_config, is_evaluation, is_scores
-from fedmcc.runs.directory import Row, Run, open_run
+from fedmcc.runs.directory import Row, Run, load_run
 
 NEEDED = {"stage": str, "round": int, "seconds": float | int}
 
@@ -101,7 +101,7 @@ def measured(facts: Facts) -> Iterator[Measured]:
 
 def read(path: Path) -> Facts:
     """A run that has finished a round at least, refused in a sentence where it has not."""
-    run = open_run(path)
+    run = load_run(path)
     text, config = _config(run)
     rows = run.rows()
     if not rows:

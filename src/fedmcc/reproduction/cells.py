@@ -10,7 +10,7 @@ from fedmcc.errors import InputError
 from fedmcc.reproduction.scales import cell_config, columns_at
 from fedmcc.reproduction.table_spec import Column, Row, Table
 from fedmcc.runs import protocols
-from fedmcc.runs.directory import Run, open_run, refuse_occupied
+from fedmcc.runs.directory import Run, load_run, refuse_occupied
 from fedmcc.storage.atomic_files import make_folder, write_atomically
 
 PLAN = "plan.json"
@@ -74,7 +74,7 @@ class Cell:
         """Why its folder can be neither read nor gone on with, or nothing."""
         try:
             if self.run.config_file.exists():
-                open_run(self.path)
+                load_run(self.path)
             elif self.path.exists():
                 refuse_occupied(self.path)
             sound = self._has_scores() and self._has_measures()

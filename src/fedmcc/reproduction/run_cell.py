@@ -38,7 +38,7 @@ def run_cell(cell: Cell, threads: int) -> Iterator[Moved]:
 
 def _trained(cell: Cell, threads: int) -> Iterator[Moved]:
     if cell.run.config_file.exists():
-        run = directory.open_run(cell.path)
+        run = directory.load_run(cell.path)
         prepared = build.prepare(config.load(run.config_file))
     else:
         general = replace(cell.config.general, threads=cell.config.general.threads or threads)

@@ -176,7 +176,7 @@ def _occupied(path: Path) -> bool:
     )
 
 
-def open_run(path: Path) -> Run:
+def load_run(path: Path) -> Run:
     """A run that exists, refused in a sentence when it is none or too new."""
     run = Run(path)
     if not path.is_dir() or not run.config_file.exists():

@@ -20,7 +20,7 @@ from fedmcc.deployment.server.membership import Common, JoinPolicy, Membership
 from fedmcc.deployment.server.site_engine import Charter, SiteEngine
 from fedmcc.errors import InputError
 from fedmcc.runs.build import Experiment, build_network, fingerprint, scorer_of
-from fedmcc.runs.directory import Run, open_run
+from fedmcc.runs.directory import Run, load_run
 from fedmcc.runs.experiment import Finished, Scored, begin, steps
 from fedmcc.runs.resolve import check, count_classes, resolve
 from fedmcc.training.torch_setup import set_up_torch
@@ -45,7 +45,7 @@ def serve(grid: Grid, service: Service) -> Iterator[Scored | Finished]:
 
 def prepare(grid: Grid, service: Service) -> tuple[Experiment, Run]:
     """The experiment with the sites that came, and its run directory."""
-    run = open_run(service.run) if (service.run / "config.toml").exists() else None
+    run = load_run(service.run) if (service.run / "config.toml").exists() else None
     config = load(run.config_file) if run else parse_text(service.recipe)
     known = _known(run) if run else {}
     scored = config.data.load() if config.evaluation.at_server else None

@@ -25,7 +25,7 @@ from fedmcc.deployment.setup import nginx
 from fedmcc.deployment.setup.create import write_proxy
 from fedmcc.deployment.setup.layout import PRIVATE, FederationSpec, Operator, make_private
 from fedmcc.errors import InputError
-from fedmcc.runs.directory import Run, next_free, open_run
+from fedmcc.runs.directory import Run, load_run, next_free
 from fedmcc.runs.experiment import Finished, Plan, Scored
 from fedmcc.storage.atomic_files import write_atomically
 from fedmcc.training.loop import Step
@@ -123,7 +123,7 @@ def resolve_resumed(run: Run, recipe: Config) -> Config:
     """What a run is run with: one that is begun goes on with its own configuration, and with no other."""
     if not run.config_file.exists():
         return recipe
-    own = config.load(open_run(run.path).config_file)
+    own = config.load(load_run(run.path).config_file)
     old = _flat(own)
     for key, value in _flat(recipe).items():
         if value not in (old.get(key), "auto") and not key.startswith(FILLED_IN):
@@ -211,7 +211,7 @@ def _committed(run: Run) -> list[dict[str, Any]]:
     """The rows that a resumed run keeps."""
     if not run.config_file.exists():
         return []
-    return open_run(run.path).rows()[: run.read_json("resume/progress.json").get("rows", 0)]
+    return load_run(run.path).rows()[: run.read_json("resume/progress.json").get("rows", 0)]
 
 
 def _flat(whole: Config) -> dict[str, Any]:
