@@ -23,8 +23,8 @@ from fedmcc.methods import METHODS
 from fedmcc.networks import ENCODERS
 from fedmcc.networks.initialise import initialise
 from fedmcc.numerics.loss_gradients import Form, contrast_by_autograd, contrast_by_closed_form
-from fedmcc.training.loop import Training, drawn_pairs, train, trainable
-from fedmcc.training.memory import in_use
+from fedmcc.training.loop import Training, lazy_pairs, train, trainable
+from fedmcc.training.memory import bytes_in_use
 from fedmcc.training.torch_setup import set_up_torch
 from fedmcc.views import preset
 from measuring import begin_peak, fresh, high_water, parser, ratios, show, spread, write_json
@@ -121,12 +121,12 @@ def measure(encoder: str, mode: str, batch: int, chunk: int) -> dict[str, float]
     images = np.random.default_rng(0).integers(0, 256, (max(batch, 64), 3, 32, 32), dtype=np.uint8)
     stage, training = method.stages()[0], Training(chunk=chunk if mode == "chunked" else None)
     optimizer = training.build_optimizer(trainable(net, stage))
-    idle, draw, views = in_use(CPU), torch.Generator().manual_seed(0), preset("photo")
+    idle, draw, views = bytes_in_use(CPU), torch.Generator().manual_seed(0), preset("photo")
     begin_peak()
     seconds: list[float] = []
     for n in [min(batch, 64)] + [batch] * (1 if batch > 256 else 3):  # the first warms up
         start = time.perf_counter()
-        list(train(net, stage, drawn_pairs(images[:n], views, n, draw, CPU), optimizer, training.chunks(n)))
+        list(train(net, stage, lazy_pairs(images[:n], views, n, draw, CPU), optimizer, training.chunks(n)))
         seconds.append(time.perf_counter() - start)
     return {"megabytes": (high_water() - idle) / 2**20, "ms_per_image": 1e3 * min(seconds[1:]) / batch}
 

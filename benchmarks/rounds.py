@@ -24,7 +24,7 @@ from fedmcc import config
 from fedmcc.numerics.state_dicts import bytes_of, detached, select, weighted_average
 from fedmcc.runs import experiment
 from fedmcc.runs.build import build_network, prepare
-from fedmcc.training.memory import in_use
+from fedmcc.training.memory import bytes_in_use
 from fedmcc.training.timing import measuring
 from fedmcc.training.torch_setup import set_up_torch
 from measuring import Spread, begin_peak, fresh, high_water, parser, ratios, show, spread, write_json
@@ -228,7 +228,7 @@ def average() -> str:
     net, stage = build_network(settings, 3), settings.method.stages()[0]
     states = [detached(select(net.state_dict(), stage.shared)) for _ in range(10)]
     weighted_average([{"w": torch.ones(9)}] * 2, [1.0, 1.0])
-    size, before = bytes_of(states[0]), in_use(torch.device("cpu"))
+    size, before = bytes_of(states[0]), bytes_in_use(torch.device("cpu"))
     begin_peak()
     start = time.perf_counter()
     weighted_average(states, [float(number) for number in range(1, 11)])

@@ -63,13 +63,13 @@ class Unsent(NamedTuple):
     client: int
 
 
-class Forgot(NamedTuple):
+class StateLost(NamedTuple):
     """A client has lost what it remembered, and with it the round; it starts afresh with the next."""
 
     client: int
 
 
-class Moment(NamedTuple):
+class StageRound(NamedTuple):
     """A round of a stage, after which a client remembers something."""
 
     stage: str

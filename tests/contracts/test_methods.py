@@ -162,7 +162,7 @@ def test_the_servers_step_answers_with_weights_of_the_model_and_all_that_was_tra
 def test_a_stage_objects_to_extras_that_its_clients_do_not_send(name, number):
     net, stage = _built(name, number)
     update = _replies(net, stage)[0]
-    assert stage.objection(update) == ""
+    assert stage.extras_error(update) == ""
     hostile = [{**update.extras, "more": torch.zeros(1)}]
     hostile += [{**update.extras, key: value[None]} for key, value in update.extras.items()]
     hostile += [{**update.extras, key: value.to(torch.int8)} for key, value in update.extras.items()]
@@ -171,7 +171,7 @@ def test_a_stage_objects_to_extras_that_its_clients_do_not_send(name, number):
     ]
     hostile += [{key: value for key, value in update.extras.items() if key != name} for name in update.extras]
     for extras in hostile:
-        assert stage.objection(replace(update, extras=extras)).endswith(".")
+        assert stage.extras_error(replace(update, extras=extras)).endswith(".")
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -149,7 +149,7 @@ def test_a_refused_client_goes_on_from_the_state_that_it_had_before():
     assert (refused[0].dropped, dropped[0].dropped, dropped[0].refused) == ((), (2,), ())
     assert [update.client for update in refused[1].updates] == [0, 1, 2]
     assert _same(refused[-1], dropped[-1])
-    assert refused[0].progress.met == {0, 1}
+    assert refused[0].progress.frozen_sent == {0, 1}
 
 
 def test_a_round_with_too_few_updates_is_repeated_and_leaves_no_trace_but_in_the_books():

@@ -11,7 +11,7 @@ from scipy.stats import kstest, norm
 
 from fedmcc import config
 from fedmcc.errors import InputError
-from fedmcc.federation.privacy import Guard, Privacy, Stream, clipped, epsilon
+from fedmcc.federation.privacy import Privacy, PrivateAggregator, Stream, clipped, epsilon
 from fedmcc.messages import Update
 from fedmcc.methods.base import Stage
 from fedmcc.runs import experiment
@@ -56,20 +56,24 @@ def test_what_is_short_enough_stays_to_the_bit(limit):
 
 def test_the_server_clips_whatever_it_is_sent_and_counts_clients_alike():
     updates = [_update(0, torch.tensor([1e6, 0.0, 0.0]), samples=10**6), _update(1, torch.zeros(3))]
-    combined = Guard(Privacy(clip=1.0)).combine(STAGE, updates, SENT, 1)
+    combined = PrivateAggregator(Privacy(clip=1.0)).combine(STAGE, updates, SENT, 1)
     assert torch.allclose(combined.weights["a.w"], torch.tensor([0.5, 0.0, 0.0]))
 
 
 def test_without_options_the_servers_step_is_the_stages_own():
     updates = [_update(0, torch.ones(3), samples=30), _update(1, torch.zeros(3))]
-    combined = Guard().combine(STAGE, updates, SENT, 1)
+    combined = PrivateAggregator().combine(STAGE, updates, SENT, 1)
     assert torch.allclose(combined.weights["a.w"], torch.full((3,), 0.75))
 
 
 def test_noise_on_the_average_has_the_deviation_that_was_asked_for():
     sent = {"a.w": torch.zeros(40_000)}
     updates = [Update(client, "head", 1, 5, None, dict(sent)) for client in range(4)]
-    noise = Guard(Privacy(clip=2.0, noise=3.0), b"secret").combine(STAGE, updates, sent, 1).weights["a.w"]
+    noise = (
+        PrivateAggregator(Privacy(clip=2.0, noise=3.0), b"secret")
+        .combine(STAGE, updates, sent, 1)
+        .weights["a.w"]
+    )
     assert kstest(noise.numpy() / (3.0 * 2.0 / 4), "norm").pvalue > 1e-3
 
 

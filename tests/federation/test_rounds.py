@@ -145,7 +145,7 @@ def test_frozen_parts_are_handed_out_once_to_each_client():
         names = [{name.split(".")[1] for name in tasks[client].weights} for tasks in engine.tasks]
         assert names == [{"encoder", "cluster_projector"}, {"cluster_projector"}, {"cluster_projector"}]
     assert first.bytes_down > second.bytes_down == second.bytes_up
-    assert second.progress.met == {0, 1}
+    assert second.progress.frozen_sent == {0, 1}
 
 
 def test_a_client_that_comes_later_gets_the_frozen_parts_then():
@@ -188,7 +188,7 @@ def test_steps_are_seen_between_rounds():
 class Extra(Stage):
     """A stage whose server answers with a number for every client."""
 
-    def objection(self, update):
+    def extras_error(self, update):
         return ""
 
     def combine(self, updates, model):

@@ -11,7 +11,7 @@ from fedmcc.methods.base import Stage
 class Adding(Stage):
     """A stage whose clients may add means."""
 
-    def objection(self, update):
+    def extras_error(self, update):
         return "" if set(update.extras) <= {"mean"} else "It adds what nobody asked for."
 
 
@@ -111,7 +111,7 @@ def test_what_clients_add_is_judged_by_the_stage():
 
 def test_a_stage_asks_for_no_extras_unless_it_says_so():
     stage = Stage(name="joint", rounds=9, epochs=1, trained=(), shared=("a", "n"))
-    reason = stage.objection(_update(0, extras={"mean": torch.zeros(3)}))
+    reason = stage.extras_error(_update(0, extras={"mean": torch.zeros(3)}))
     assert reason == "It adds 'mean', which nobody asked for."
 
 

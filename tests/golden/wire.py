@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedmcc.deployment.flower import records
 from fedmcc.deployment.messages import Greeting, Hello, SiteTask
-from fedmcc.messages import Moment, Task, Update
+from fedmcc.messages import StageRound, Task, Update
 
 FILE = Path(__file__).with_name("wire.json")
 WEIGHTS = {
@@ -40,7 +40,7 @@ RECIPE = 'seed = 1\n[data]\nname = "digits"\n'
 
 MESSAGES: dict[str, Any] = {
     "first order": SiteTask("abc", RECIPE, "f00d", None, FIRST),
-    "order": SiteTask("abc", RECIPE, "f00d", Moment("joint", 4), TASK),
+    "order": SiteTask("abc", RECIPE, "f00d", StageRound("joint", 4), TASK),
     "update": records.Replied(UPDATE, 1.5),
     "update without training": records.Replied(UNTRAINED, 0.25),
     "failure": records.Failed("It has lost what it remembered.", forgot=True),

@@ -137,4 +137,4 @@ def test_a_moment_of_longer_vectors_is_refused():
     net, stage = _setup()
     shared = detached(select(net.state_dict(), stage.shared))
     update = Update(0, stage.name, 1, 30, 0.0, shared, {"moment": 1e6 * torch.eye(6)})
-    assert stage.objection(update) == "Its second moment is not that of vectors of length 1."
+    assert stage.extras_error(update) == "Its second moment is not that of vectors of length 1."

@@ -32,7 +32,7 @@ def _exchange(shards, clusters=10, **options):
             Update(client, stage.name, 1, len(labels), None, shared, stage.extras(net, [_blobs(labels)]))
             for client, labels in enumerate(shards)
         ]
-        assert [stage.objection(update) for update in updates] == [""] * len(updates)
+        assert [stage.extras_error(update) for update in updates] == [""] * len(updates)
         net.load_state_dict({**net.state_dict(), **stage.combine(updates, net.state_dict()).weights})
     return net, updates
 
@@ -88,7 +88,7 @@ BAD = {
 def test_centroids_that_no_images_have_are_refused(reason):
     _, (update, _) = _exchange([np.repeat([0, 1], 90), np.repeat([2, 3], 30)], clusters=4)
     extras = {name: value for name, value in {**update.extras, **BAD[reason]}.items() if value is not None}
-    assert FederatedKMeans().stages()[-1].objection(replace(update, extras=extras)) == reason
+    assert FederatedKMeans().stages()[-1].extras_error(replace(update, extras=extras)) == reason
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,9 @@ def test_moments_that_no_images_have_are_refused(change):
     stage, labels = method.stages()[0], np.repeat([0, 1], 90)
     extras = {**stage.extras(net, [_blobs(labels)]), **change}
     update = Update(0, stage.name, 1, 180, None, select(net.state_dict(), stage.shared), extras)
-    assert stage.objection(update) == "Its moments are not those of its images' features on the unit sphere."
+    assert (
+        stage.extras_error(update) == "Its moments are not those of its images' features on the unit sphere."
+    )
 
 
 def test_fewer_centroids_than_clusters_leave_no_prototype_at_random():

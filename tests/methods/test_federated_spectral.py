@@ -35,7 +35,7 @@ def _exchange(method, shards, clusters=2):
             Update(client, stage.name, 1, len(points), None, shared, stage.extras(net, [points]))
             for client, points in enumerate(shards)
         ]
-        assert [stage.objection(update) for update in updates] == [""] * len(updates)
+        assert [stage.extras_error(update) for update in updates] == [""] * len(updates)
         net.load_state_dict({**model, **stage.combine(updates, model).weights})
     return net, updates
 
@@ -109,7 +109,7 @@ BAD = {
 def test_affinities_that_no_images_have_are_refused(reason):
     method = FederatedSpectral(**ARCS)
     _, updates = _exchange(method, [points for _, points in SHARDS])
-    assert method.stages()[-1].objection(replace(updates[0], extras=BAD[reason])) == reason
+    assert method.stages()[-1].extras_error(replace(updates[0], extras=BAD[reason])) == reason
 
 
 @pytest.mark.parametrize("options", [{"prototypes": 0.0}, {"temperature": -1.0}])

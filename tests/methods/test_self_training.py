@@ -91,7 +91,7 @@ def _judged(before, after, clusters=4):
     model = detached(net.state_dict())
     shared = select(model, choice.shared)
     updates = [Update(client, choice.name, 1, 10, None, shared, extras) for client in (0, 1)]
-    assert choice.objection(updates[0]) == ""
+    assert choice.extras_error(updates[0]) == ""
     model["kept.encoder.stages.0.0.weight"] = model["kept.encoder.stages.0.0.weight"] + 1
     return model, choice.combine(updates, model).weights
 

@@ -15,7 +15,7 @@ from fedmcc.numerics.loss_gradients import (
     contrast_value,
     similarity_gradient,
 )
-from fedmcc.training.memory import peak
+from fedmcc.training.memory import peak_bytes
 
 TAU = 0.4
 over_forms = pytest.mark.parametrize("positive", [False, True])
@@ -204,7 +204,9 @@ def test_losses_in_blocks_make_no_matrix_of_all_pairs(closed_form):
     u, v = (rows.float() for rows in _rows(n, 8))
     matrix = 4 * n * n
     cpu = torch.device("cpu")
-    assert peak(lambda: _autograd(lambda a, b: contrast(a, b, TAU), u, v), cpu) > matrix
+    assert peak_bytes(lambda: _autograd(lambda a, b: contrast(a, b, TAU), u, v), cpu) > matrix
     with in_blocks(closed_form):
-        assert peak(lambda: _autograd(lambda a, b: contrast(a, b, TAU), u, v), cpu) < matrix / 2
-    assert peak(lambda: _autograd(lambda a, b: spectral_contrast(a, b, 2.0), u, v), cpu) < matrix / 2  # never
+        assert peak_bytes(lambda: _autograd(lambda a, b: contrast(a, b, TAU), u, v), cpu) < matrix / 2
+    assert (
+        peak_bytes(lambda: _autograd(lambda a, b: spectral_contrast(a, b, 2.0), u, v), cpu) < matrix / 2
+    )  # never

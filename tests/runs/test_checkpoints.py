@@ -33,7 +33,7 @@ def _moment(round, value, clients=(0, 1)):
         stage="joint",
         round=round,
         extras={"mean": torch.tensor([value])},
-        met=frozenset(clients),
+        frozen_sent=frozenset(clients),
     )
     states = {client: {"net.w": torch.full((2,), value + client)} for client in clients}
     return progress, round, states
@@ -48,7 +48,7 @@ def _numbers(progress, rows, states):
     """Everything in it as plain numbers."""
     remembered = {k: {n: v.tolist() for n, v in state.items()} for k, state in states.items()}
     tensors = [{n: v.tolist() for n, v in state.items()} for state in (progress.model, progress.extras)]
-    return progress.stage, progress.round, progress.met, rows, tensors, remembered
+    return progress.stage, progress.round, progress.frozen_sent, rows, tensors, remembered
 
 
 def _found(run):

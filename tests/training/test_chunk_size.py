@@ -18,7 +18,7 @@ from fedmcc.runs.build import assemble
 from fedmcc.training.chunk_size import largest_chunk
 from fedmcc.training.chunked import Made, backward
 from fedmcc.training.loop import Training, trainable
-from fedmcc.training.memory import in_use, memory_size, peak
+from fedmcc.training.memory import bytes_in_use, memory_size, peak_bytes
 
 CPU = torch.device("cpu")
 N = 64
@@ -37,11 +37,11 @@ def _pair(n=N):
 def _measured(chunk):
     net, (stage, _) = _net()
     trainable(net, stage)
-    return peak(lambda: backward(net, stage, _pair(), chunk), CPU)
+    return peak_bytes(lambda: backward(net, stage, _pair(), chunk), CPU)
 
 
 def _chosen(monkeypatch, megabytes, stages=slice(None)):
-    monkeypatch.setattr("fedmcc.training.chunk_size.in_use", lambda device: 0)
+    monkeypatch.setattr("fedmcc.training.chunk_size.bytes_in_use", lambda device: 0)
     net, all_stages = _net()
     return largest_chunk(net, all_stages[stages], _pair(), int(megabytes * 2**20))
 
@@ -78,15 +78,15 @@ def test_the_meter_counts_tensors_while_they_live_and_views_not():
         del first
         return second.mul_(2).expand(5, 8, 100), torch.ones(100)
 
-    assert peak(work, CPU) == 4 * 1800
-    assert peak(lambda: [torch.zeros(1000).sum() for _ in range(5)], CPU) == 4 * 1001 + 4 * 4
+    assert peak_bytes(work, CPU) == 4 * 1800
+    assert peak_bytes(lambda: [torch.zeros(1000).sum() for _ in range(5)], CPU) == 4 * 1001 + 4 * 4
 
 
 def test_memory_in_use_grows_by_what_is_made():
-    before, size = in_use(CPU), 50 * 2**20
+    before, size = bytes_in_use(CPU), 50 * 2**20
     with mmap.mmap(-1, size) as fresh:  # an array might get memory that was freed before
         fresh.write(b"1" * size)
-        assert 40 < (in_use(CPU) - before) / 2**20 < 120  # the bytes that were written may linger
+        assert 40 < (bytes_in_use(CPU) - before) / 2**20 < 120  # the bytes that were written may linger
 
 
 def _config(**training):
@@ -110,7 +110,7 @@ def _config(**training):
 
 def test_auto_is_settled_when_a_run_is_assembled_and_said_in_a_sentence(caplog, monkeypatch):
     caplog.set_level(logging.INFO, "fedmcc")
-    monkeypatch.setattr("fedmcc.training.chunk_size.in_use", lambda device: 0)
+    monkeypatch.setattr("fedmcc.training.chunk_size.bytes_in_use", lambda device: 0)
     prepared = assemble(_config(chunk="auto", memory_limit="1.5MB"), load_dataset("digits", limit=80))
     chunk = prepared.config.training.chunk
     assert 3 <= chunk < 40

@@ -16,7 +16,7 @@ from fedmcc.networks.momentum import Branch, MomentumPair, Network
 from fedmcc.networks.replay import without_gradient
 from fedmcc.training import chunked
 from fedmcc.training.loop import trainable
-from fedmcc.training.memory import peak
+from fedmcc.training.memory import peak_bytes
 
 CPU = torch.device("cpu")
 
@@ -185,8 +185,8 @@ def _step_bytes(n, chunk):
     trainable(net, stage)
     a, b = torch.rand(2, n, 1, 32, 32)
     if chunk is None:
-        return peak(lambda: stage.loss(stage.represent(net, a, b)).backward(), CPU)
-    return peak(lambda: chunked.backward(net, stage, chunked.Made(a, b), chunk), CPU)
+        return peak_bytes(lambda: stage.loss(stage.represent(net, a, b)).backward(), CPU)
+    return peak_bytes(lambda: chunked.backward(net, stage, chunked.Made(a, b), chunk), CPU)
 
 
 def test_of_what_a_step_needs_only_the_outputs_grow_with_the_batch():

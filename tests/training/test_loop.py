@@ -7,7 +7,7 @@ from fedmcc.errors import InputError
 from fedmcc.methods import METHODS
 from fedmcc.methods.base import Stage
 from fedmcc.networks.convnet import ConvNetOptions
-from fedmcc.training.loop import DivergedError, Training, drawn_pairs, pairs_of_views, train, trainable
+from fedmcc.training.loop import DivergedError, Training, lazy_pairs, pairs_of_views, train, trainable
 from fedmcc.views import Views, preset
 
 CPU = torch.device("cpu")
@@ -69,7 +69,7 @@ def test_views_made_for_some_rows_are_those_of_the_whole_batch(rows):
     images = np.random.default_rng(0).integers(0, 256, (10, 3, 12, 12), dtype=np.uint8)
     draws = [torch.Generator().manual_seed(4) for _ in range(2)]
     whole = list(pairs_of_views(images, preset("photo"), 5, draws[0], CPU))
-    drawn = list(drawn_pairs(images, preset("photo"), 5, draws[1], CPU))
+    drawn = list(lazy_pairs(images, preset("photo"), 5, draws[1], CPU))
     assert [len(pair) for pair in drawn] == [5, 5]
     for pair, views in zip(drawn, whole, strict=True):
         for part, view in zip(pair[rows], views, strict=True):

@@ -1,6 +1,6 @@
 import pytest
 
-from fedmcc.training.timing import chapter, measuring, timed
+from fedmcc.training.timing import measuring, start_phase, timed
 
 
 class Hands:
@@ -35,7 +35,7 @@ def test_parts_of_all_chapters_add_up_to_the_wall_clock(hands: Hands) -> None:
     with measuring() as clock:
         hands.move(8)
         for number in range(2):
-            chapter(f"chapter {number}")
+            start_phase(f"chapter {number}")
             with timed("work"):
                 hands.move(1)
             hands.move(2)
@@ -64,7 +64,7 @@ def test_nothing_is_measured_unless_somebody_asks() -> None:
     with measuring() as clock:
         pass
     before = dict(clock.seconds)
-    chapter("later")
+    start_phase("later")
     with timed("work"):
         pass
     assert clock.seconds == before

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from fedmcc.messages import Moment, Task
+from fedmcc.messages import StageRound, Task
 
 
 class SiteTask(NamedTuple):
@@ -11,7 +11,7 @@ class SiteTask(NamedTuple):
     run: str  # what tells this run from every other
     config: str  # complete but for what depends on the site's machine and images
     fingerprint: str  # of the network and stages that the server has
-    base: Moment | None  # the last round of this site that counted; None: there was none
+    base: StageRound | None  # the last round of this site that counted; None: there was none
     task: Task
 
 

@@ -16,7 +16,7 @@ from fedmcc.numerics.randomness import generator
 from fedmcc.numerics.state_dicts import State, adopt, below, detached, prefixed, select
 from fedmcc.training.chunked import Pair
 from fedmcc.training.feature_cache import FeatureCache, Features, Source, pairs_of_features
-from fedmcc.training.loop import Step, Training, drawn_pairs, moved, train, trainable
+from fedmcc.training.loop import Step, Training, lazy_pairs, moved, train, trainable
 from fedmcc.training.timing import timed
 from fedmcc.training.torch_setup import lower_precision
 from fedmcc.views import Views
@@ -81,7 +81,7 @@ class Client:
         features, size = self._features(net, stage), self._batch_size
         if features is None:
             device = next(net.parameters()).device
-            return stage, _over(stage, lambda: drawn_pairs(self.images, self.views, size, draw, device))
+            return stage, _over(stage, lambda: lazy_pairs(self.images, self.views, size, draw, device))
         return replace(stage, on_features=True), _over(stage, lambda: pairs_of_features(features, size, draw))
 
     def _features(self, net: Network, stage: Stage) -> Features | None:

@@ -80,7 +80,7 @@ def clipped(weights: Mapping[str, Tensor], sent: Mapping[str, Tensor], limit: fl
 
 
 @dataclass(frozen=True, eq=False)
-class Guard:
+class PrivateAggregator:
     """The server's part: whatever a client sends counts as one clipped update, and noise is added."""
 
     privacy: Privacy = Privacy()

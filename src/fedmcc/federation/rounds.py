@@ -10,9 +10,9 @@ import numpy as np
 
 from fedmcc.errors import InputError
 from fedmcc.federation.engines.base import Answer, Engine
-from fedmcc.federation.privacy import Guard
+from fedmcc.federation.privacy import PrivateAggregator
 from fedmcc.federation.update_checks import Refused, expect
-from fedmcc.messages import Forgot, Task, Unsent, Update, pack, unpack
+from fedmcc.messages import StateLost, Task, Unsent, Update, pack, unpack
 from fedmcc.methods.base import Stage
 from fedmcc.numerics.randomness import derive
 from fedmcc.numerics.state_dicts import State, select
@@ -61,12 +61,12 @@ class Policy:
 
     federation: Federation = Federation()
     seed: int = 0
-    guard: Guard = field(default_factory=Guard)
+    aggregator: PrivateAggregator = field(default_factory=PrivateAggregator)
 
     @property
     def norm_limit(self) -> float:
         """Updates that are clipped need no other limit, which would also depend on other clients' images."""
-        return self.federation.norm_limit if self.guard.privacy.clip is None else math.inf
+        return self.federation.norm_limit if self.aggregator.privacy.clip is None else math.inf
 
     def draw(self, clients: Sequence[int], *place: int | str) -> list[int]:
         """The participants at a place such as (stage, round, attempt), in order.
@@ -88,7 +88,7 @@ class Progress:
     stage: str = ""
     round: int = 0
     extras: State = field(default_factory=dict)  # what goes out with the next tasks
-    met: frozenset[int] = frozenset()  # clients that have what the stage froze
+    frozen_sent: frozenset[int] = frozenset()  # clients that have what the stage froze
 
 
 class Traffic(NamedTuple):
@@ -163,7 +163,7 @@ class _Server:
                 raise RoundFailedError(_failure(progress, attempts, options.minimum))
             drawn = self.policy.draw(self.clients, self.stage.name, progress.round + 1, len(attempts) + 1)
             attempts.append((yield from self._attempt(progress, drawn, traffic)))
-            progress = replace(progress, met=progress.met - attempts[-1].forgot)
+            progress = replace(progress, frozen_sent=progress.frozen_sent - attempts[-1].forgot)
         updates = attempts[-1].updates
         with timed("averaging"):
             advanced = _advance(self.stage, progress, updates, self.policy)
@@ -198,7 +198,7 @@ class _Server:
             updates=tuple(update.unpacked() for update in good) if options.half else good,
             refused=tuple(sorted({*refused, *unread})),
             dropped=tuple(client for client in clients if client not in answered),
-            forgot=frozenset(event.client for event in events if isinstance(event, Forgot)),
+            forgot=frozenset(event.client for event in events if isinstance(event, StateLost)),
         )
 
     def _tasks(self, progress: Progress, clients: Sequence[int]) -> list[Task]:
@@ -206,7 +206,7 @@ class _Server:
         model = pack(progress.model) if half else progress.model
         known = select(model, stage.shared)
         new = select(model, (*stage.frozen, *stage.shared))
-        number, extras, met = progress.round + 1, progress.extras, progress.met
+        number, extras, met = progress.round + 1, progress.extras, progress.frozen_sent
         return [
             Task(client, stage.name, number, known if client in met else new, extras, half)
             for client in clients
@@ -244,13 +244,13 @@ def _failure(progress: Progress, attempts: Sequence[_Attempt], minimum: int) -> 
 
 def _advance(stage: Stage, progress: Progress, updates: Sequence[Update], policy: Policy) -> Progress:
     sent = unpack(pack(progress.model)) if policy.federation.half else progress.model
-    combined = policy.guard.combine(stage, updates, sent, progress.round + 1)
+    combined = policy.aggregator.combine(stage, updates, sent, progress.round + 1)
     return replace(
         progress,
         model={**progress.model, **combined.weights},
         round=progress.round + 1,
         extras=combined.extras,
-        met=progress.met | {update.client for update in updates},
+        frozen_sent=progress.frozen_sent | {update.client for update in updates},
     )
 
 

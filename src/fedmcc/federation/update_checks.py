@@ -56,7 +56,7 @@ class Admission:
 
     def _alone(self, updates: Sequence[Update]) -> list[str]:
         return [
-            _objection(update, self.tasks.get(update.client)) or self.stage.objection(update)
+            _objection(update, self.tasks.get(update.client)) or self.stage.extras_error(update)
             for update in updates
         ]
 

@@ -75,7 +75,7 @@ class Stage:
         """Small tensors that a client adds to its reply: none. `batches` are its images, not augmented."""
         return {}
 
-    def objection(self, update: Update) -> str:
+    def extras_error(self, update: Update) -> str:
         """What is wrong with the extras of a reply whose weights are sound, in a sentence, or nothing."""
         return f"It adds {min(update.extras)!r:.80}, which nobody asked for." if update.extras else ""
 

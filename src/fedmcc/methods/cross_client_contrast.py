@@ -91,7 +91,7 @@ class Separation(Stage):
         net.own.copy_(total / count)
         return {"moment": net.own}
 
-    def objection(self, update: Update) -> str:
+    def extras_error(self, update: Update) -> str:
         """A moment of unit vectors."""
         if wrong := unlike(update.extras, {"moment": (torch.float32, (self.projections,) * 2)}):
             return wrong

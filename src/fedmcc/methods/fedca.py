@@ -134,7 +134,7 @@ class Representation(Stage):
         dictionary = {"dictionary": torch.cat(parts), "owners": torch.cat(owners)}
         return Aggregate(super().combine(updates, model).weights, dictionary)
 
-    def objection(self, update: Update) -> str:
+    def extras_error(self, update: Update) -> str:
         """A dictionary has a row per image, at most as many as fit, and no row longer than 1."""
         if wrong := unlike(update.extras, {"dictionary": (torch.float32, (None, self.method.projections))}):
             return wrong

@@ -81,7 +81,7 @@ class Whitening(Stage):
             first, second, count = first + unit.sum(dim=0), second + unit.T @ unit, count + len(unit)
         return {"first": first, "second": second, "count": count}
 
-    def objection(self, update: Update) -> str:
+    def extras_error(self, update: Update) -> str:
         """Moments of as many vectors as it has images, none longer than 1."""
         features = len(update.weights[f"{HEAD}.whitening.mean"])
         shapes = {"first": (features,), "second": (features, features), "count": ()}
@@ -132,7 +132,7 @@ class Centroids(Stage):
         found, sizes = kmeans.without_small(places, model, self.method.smallest)
         return {"centroids": torch.from_numpy(found).float(), "sizes": torch.from_numpy(sizes)}
 
-    def objection(self, update: Update) -> str:
+    def extras_error(self, update: Update) -> str:
         """Centroids inside the unit sphere, with the numbers of images they stand for."""
         axes = update.weights[f"{HEAD}.vectors.weight"].shape[1]
         looks = {"centroids": (torch.float32, (None, axes)), "sizes": (torch.int64, (None,))}

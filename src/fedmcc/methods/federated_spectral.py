@@ -68,7 +68,7 @@ class Merging(Stage):
             shared += p.T @ p
         return {"affinity": shared}
 
-    def objection(self, update: Update) -> str:
+    def extras_error(self, update: Update) -> str:
         """Affinities of as many soft assignments as it has images."""
         count = len(update.weights[f"{HEAD}.groups"])
         if wrong := unlike(update.extras, {"affinity": (torch.float64, (count, count))}):

@@ -118,7 +118,7 @@ class Choice(Stage):
             "doubt": torch.stack([doubt for _, doubt in judged]),
         }
 
-    def objection(self, update: Update) -> str:
+    def extras_error(self, update: Update) -> str:
         """Means of soft assignments."""
         clusters = len(update.weights[f"{HEAD}.marginal"])
         looks = {"sizes": (torch.float64, (2, clusters)), "doubt": (torch.float64, (2,))}

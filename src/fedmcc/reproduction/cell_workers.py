@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection, wait
 from typing import NamedTuple
 
 from fedmcc.errors import InputError
-from fedmcc.federation.engines.subprocesses import belong_to_parent, start
+from fedmcc.federation.engines.subprocesses import exit_with_parent, start_process
 from fedmcc.reproduction.cells import Cell
 from fedmcc.reproduction.run_cell import Ended, Moved, run_cell
 from fedmcc.storage.atomic_files import write_atomically
@@ -26,7 +26,7 @@ class Job:
 
     def __init__(self, threads: int) -> None:
         # No daemon: the engine of a cell may have processes of its own.
-        self.process, self.pipe = start(_serve, (threads,), (__name__,), daemon=False)
+        self.process, self.pipe = start_process(_serve, (threads,), (__name__,), daemon=False)
         self.cell: Cell | None = None
 
     def give(self, cell: Cell) -> None:
@@ -91,7 +91,7 @@ def _cell(job: Job) -> Cell:
 
 def _serve(pipe: Connection, threads: int) -> None:
     """The process: cells in, words out, until nobody listens any more."""
-    belong_to_parent()
+    exit_with_parent()
     try:
         while True:
             cell: Cell = pipe.recv()

@@ -16,7 +16,7 @@ from fedmcc.data.partition import Rows, share
 from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
 from fedmcc.federation.engines import Engine
-from fedmcc.federation.privacy import Guard
+from fedmcc.federation.privacy import PrivateAggregator
 from fedmcc.federation.rounds import Policy
 from fedmcc.methods.base import Stage
 from fedmcc.networks.initialise import initialise
@@ -28,7 +28,7 @@ from fedmcc.runs.resolve import check, check_images, find_device, resolve, stage
 from fedmcc.training.chunk_size import largest_chunk
 from fedmcc.training.chunked import CHUNKED_BATCHNORM, normalises_by_chunk
 from fedmcc.training.feature_cache import FeatureCache, bytes_of_view
-from fedmcc.training.loop import drawn_pairs
+from fedmcc.training.loop import lazy_pairs
 from fedmcc.training.memory import memory_size
 from fedmcc.training.torch_setup import compile_encoders, set_up_torch
 
@@ -58,7 +58,9 @@ class Experiment:
 
     def policy(self, secret: bytes) -> Policy:
         """How the server runs its rounds; noise for privacy is derived from the secret."""
-        return Policy(self.config.federation, self.config.general.seed, Guard(self.config.privacy, secret))
+        return Policy(
+            self.config.federation, self.config.general.seed, PrivateAggregator(self.config.privacy, secret)
+        )
 
     @property
     def clients(self) -> list[int]:
@@ -157,7 +159,7 @@ def _with_chunk(config: Config, make: Callable[[], Network], images: ImageSet) -
         return config
     net = make()  # measuring changes it
     draw, device = generator(config.general.seed, "chunk"), next(net.parameters()).device
-    pair = next(drawn_pairs(images.images, config.views, training.batch_size, draw, device))
+    pair = next(lazy_pairs(images.images, config.views, training.batch_size, draw, device))
     limit = memory_size(training.memory_limit, "training.memory_limit")
     cache = min(training.cache_bytes, int(CACHED_SHARE * limit))
     chunk = largest_chunk(

@@ -82,7 +82,7 @@ def save_progress(
         "stage": progress.stage,
         "round": progress.round,
         "rows": rows,
-        "met": sorted(progress.met),
+        "met": sorted(progress.frozen_sent),
         "model": f"model-{moment}",
         "extras": f"extras-{moment}",
         "clients": files,
@@ -104,7 +104,7 @@ def load_progress(run: Run) -> Saved | None:
             stage=listing["stage"],
             round=listing["round"],
             extras=load_state(folder / listing["extras"]),
-            met=frozenset(listing["met"]),
+            frozen_sent=frozenset(listing["met"]),
         )
         clients = {int(client): folder / name for client, name in listing["clients"].items()}
         for path in clients.values():

@@ -18,7 +18,7 @@ from fedmcc.evaluation.assignments import assignments_csv
 from fedmcc.evaluation.options import nothing_scored
 from fedmcc.federation.privacy import epsilon
 from fedmcc.federation.rounds import Policy, Progress, Round, RoundFailedError, rounds
-from fedmcc.messages import Moment
+from fedmcc.messages import StageRound
 from fedmcc.methods.base import Stage
 from fedmcc.numerics.state_dicts import adopt, detached, select
 from fedmcc.runs.build import Experiment, prepare
@@ -26,7 +26,7 @@ from fedmcc.runs.checkpoints import Saved, load_progress, load_shapes, save_prog
 from fedmcc.runs.directory import Row, Run, create_run
 from fedmcc.storage.atomic_files import write_atomically
 from fedmcc.training.loop import Step
-from fedmcc.training.timing import AFTER, chapter, timed
+from fedmcc.training.timing import AFTER_STAGES, start_phase, timed
 
 PARTITION = "partition.npz"
 
@@ -95,7 +95,7 @@ def _train(experiment: Experiment, run: Run) -> Generator[Step | Scored, None, P
         progress, rows = _pick_up(experiment, run)
         policy = experiment.policy(_secret(experiment, run, rows))
         for stage in _remaining(experiment.stages, progress):
-            chapter(stage.name)
+            start_phase(stage.name)
             for event in _rounds(experiment, run, stage, progress, policy):
                 if isinstance(event, Step):
                     yield event
@@ -143,10 +143,10 @@ def _pick_up(experiment: Experiment, run: Run) -> tuple[Progress, int]:
     return saved.progress, saved.rows
 
 
-def _last(run: Run) -> dict[int, Moment]:
+def _last(run: Run) -> dict[int, StageRound]:
     """The last round of each client that counted."""
     return {
-        client: Moment(row["stage"], row["round"]) for row in run.rows() for client in row["participants"]
+        client: StageRound(row["stage"], row["round"]) for row in run.rows() for client in row["participants"]
     }
 
 
@@ -243,12 +243,12 @@ def _has_head(experiment: Experiment, stage: Stage) -> bool:
 def _commit(experiment: Experiment, run: Run, round: Round, row: Row, rows: int) -> None:
     run.log(row)
     engine, clients = experiment.engine, [update.client for update in round.updates]
-    engine.filed(save_progress(run, round.progress, rows, engine.remembered(clients)))
+    engine.mark_saved(save_progress(run, round.progress, rows, engine.client_states(clients)))
 
 
 def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, Any]:
     """The final network, the cluster of every image and the final scores, in this order."""
-    chapter(AFTER)
+    start_phase(AFTER_STAGES)
     config, net = experiment.config, experiment.net
     adopt(net, progress.model)
     described = {

@@ -10,7 +10,7 @@ from fedmcc.methods.base import Stage
 from fedmcc.networks.momentum import Network
 from fedmcc.training.chunked import Pair, backward
 from fedmcc.training.loop import Training, train, trainable
-from fedmcc.training.memory import in_use, peak
+from fedmcc.training.memory import bytes_in_use, peak_bytes
 
 FEWEST = 3  # images of a chunk; BatchNorm needs some
 MORE = 16  # images that tell what each of them needs
@@ -25,7 +25,7 @@ def largest_chunk(net: Network, stages: Iterable[Stage], pair: Pair, limit: int)
     training = [stage for stage in stages if stage.trained]
     for stage in training:
         _warm_up(net, stage, _Part(pair, min(FEWEST, len(pair))))
-    free = limit - in_use(next(net.parameters()).device)
+    free = limit - bytes_in_use(next(net.parameters()).device)
     return min(_Fitting(net, stage, pair, limit, free).largest() for stage in training)
 
 
@@ -66,7 +66,7 @@ class _Fitting:
         def step() -> None:
             outputs.extend(backward(self.net, self.stage, part, chunk).outputs)
 
-        measured = peak(step, device)
+        measured = peak_bytes(step, device)
         row = sum(output[0].nbytes for output in outputs)
         kept = MOMENTS * sum(parameter.nbytes for parameter in parameters)
         kept += NETWORKS * sum(parameter.nbytes for parameter in self.net.parameters())

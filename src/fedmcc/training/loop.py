@@ -166,7 +166,7 @@ def moved(images: Images, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def drawn_pairs(
+def lazy_pairs(
     images: Images, views: Views, batch_size: int, generator: torch.Generator, device: torch.device
 ) -> Iterator[Drawn]:
     """One epoch in random order; the images that fill no batch sit it out."""
@@ -187,7 +187,7 @@ def pairs_of_views(
     images: Images, views: Views, batch_size: int, generator: torch.Generator, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The same with the views made, two of every batch."""
-    return (pair[:] for pair in drawn_pairs(images, views, batch_size, generator, device))
+    return (pair[:] for pair in lazy_pairs(images, views, batch_size, generator, device))
 
 
 def trainable(net: Network, stage: Stage) -> list[nn.Parameter]:

@@ -24,7 +24,7 @@ def memory_size(text: str, option: str = "engine.memory") -> int:
     return int(float(found[1]) * UNITS[found[2].upper()])
 
 
-def in_use(device: torch.device) -> int:
+def bytes_in_use(device: torch.device) -> int:
     """Bytes that this process has on the device now; on a CPU all that is resident, where the system says."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
@@ -34,7 +34,7 @@ def in_use(device: torch.device) -> int:
     return int(pages.read_text().split()[1]) * 4096
 
 
-def peak(work: Callable[[], object], device: torch.device) -> int:
+def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
     """The most bytes that tensors of `work` take at once, beyond those that were there before."""
     if device.type == "cuda":
         before = torch.cuda.memory_allocated(device)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
 
 REST = "rest"
-BEFORE, AFTER = "before", "after"  # the chapters around the stages
+BEFORE_STAGES, AFTER_STAGES = "before", "after"  # the chapters around the stages
 
 
 class Clock:
@@ -16,7 +16,7 @@ class Clock:
 
     def __init__(self, settle: Callable[[], object] | None = None) -> None:
         self.seconds: dict[tuple[str, str], float] = {}
-        self.chapter = BEFORE
+        self.chapter = BEFORE_STAGES
         self._settle = settle  # waits for an accelerator, whose work goes on beside ours
         self._open = [REST]
         self._since = perf_counter()
@@ -74,7 +74,7 @@ def timed(part: str) -> AbstractContextManager[None]:
     return _measuring[0].range(part) if _measuring else _FREE
 
 
-def chapter(name: str) -> None:
+def start_phase(name: str) -> None:
     """What follows belongs to this chapter."""
     if _measuring:
         _measuring[0].mark()

@@ -26,7 +26,7 @@ from fedmcc.deployment.flower.records import (
     unpack_text,
 )
 from fedmcc.deployment.messages import Greeting, Hello, SiteTask
-from fedmcc.messages import Moment, Task, Update
+from fedmcc.messages import StageRound, Task, Update
 from fedmcc.storage.safetensor_files import KINDS
 
 WEIGHTS = {"net.weight": torch.arange(6.0).reshape(2, 3), "net.count": torch.tensor(7)}
@@ -61,7 +61,7 @@ def test_the_memory_format_of_a_tensor_does_not_travel():
     assert pack_state({"x": other}).numbers.data == pack_state({"x": value}).numbers.data
 
 
-@pytest.mark.parametrize("base", [None, Moment("joint", 4)])
+@pytest.mark.parametrize("base", [None, StageRound("joint", 4)])
 def test_an_order_survives_the_way(base):
     order = unpack_order(pack_order(SiteTask("run", "seed = 1", "abc", base, TASK)))
     assert order[:4] == ("run", "seed = 1", "abc", base)

@@ -17,7 +17,7 @@ from fedmcc.deployment.messages import Greeting, SiteTask
 from fedmcc.deployment.server.bundle import DEFAULTS, write_bundle
 from fedmcc.deployment.site.worker import ForgottenError, RefusalError, Shard, SiteMemory, SiteWorker
 from fedmcc.errors import InputError
-from fedmcc.messages import Moment, Task
+from fedmcc.messages import StageRound, Task
 
 STATE = {"net.weight": torch.arange(3.0)}
 
@@ -27,7 +27,7 @@ def _moments(folder):
 
 
 def test_the_round_that_counted_and_the_one_since_are_kept(tmp_path):
-    notes, rounds = SiteMemory(tmp_path), [Moment("joint", number) for number in range(1, 4)]
+    notes, rounds = SiteMemory(tmp_path), [StageRound("joint", number) for number in range(1, 4)]
     notes.keep(rounds[0], STATE, None)
     notes.keep(rounds[1], STATE, rounds[0])
     notes.keep(rounds[2], STATE, rounds[0])  # round 2 never counted
@@ -37,7 +37,7 @@ def test_the_round_that_counted_and_the_one_since_are_kept(tmp_path):
 
 def test_half_a_file_of_a_crash_is_swept_away(tmp_path):
     (tmp_path / ".joint-000001.safetensors.abc").write_text("half a")
-    SiteMemory(tmp_path).keep(Moment("joint", 1), STATE, None)
+    SiteMemory(tmp_path).keep(StageRound("joint", 1), STATE, None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["joint-000001.safetensors"]
 
 
@@ -46,7 +46,7 @@ def test_what_is_missing_or_damaged_is_forgotten_and_no_crash(content, tmp_path)
     if content is not None:
         (tmp_path / "joint-000001.safetensors").write_bytes(content)
     with pytest.raises(ForgottenError):
-        SiteMemory(tmp_path).recall(Moment("joint", 1))
+        SiteMemory(tmp_path).recall(StageRound("joint", 1))
 
 
 def test_a_site_does_one_thing_at_a_time(tmp_path):
@@ -84,7 +84,7 @@ def test_a_finished_run_is_forgotten_and_no_other(tmp_path):
     recipe = config.dump(config.parse({"clusters": 2, "data": {"name": "synthetic", "limit": 4}}))
     for run in ("done", "busy", "interrupted"):
         (tmp_path / run).mkdir()
-        SiteMemory(tmp_path / run).keep(Moment("joint", 1), STATE, None)
+        SiteMemory(tmp_path / run).keep(StageRound("joint", 1), STATE, None)
     with SiteMemory(tmp_path / "busy").locked(None):
         SiteWorker("a", tmp_path).hello(Greeting(recipe, ("done", "busy", "elsewhere", "..")))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["busy", "interrupted"]
@@ -94,7 +94,7 @@ def test_a_finished_run_is_forgotten_and_no_other(tmp_path):
 @pytest.mark.parametrize(("run", "stage"), [("../../etc", "representation"), ("abc", "../../etc")])
 def test_an_order_cannot_name_files_elsewhere(run, stage, tmp_path):
     recipe = config.dump(config.parse({"clusters": 3, "method": {"name": "fedema"}}))
-    order = SiteTask(run, recipe, "", Moment(stage, 1), Task(0, "representation", 1, {}))
+    order = SiteTask(run, recipe, "", StageRound(stage, 1), Task(0, "representation", 1, {}))
     with pytest.raises(RefusalError, match="a run or a stage that there cannot be"):
         SiteWorker("a", tmp_path).answer(order, time.time())
     assert list(tmp_path.iterdir()) == []

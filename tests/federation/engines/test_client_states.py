@@ -97,7 +97,7 @@ def test_states_in_files_are_read_when_they_are_needed(folder):
 def test_what_a_run_has_filed_is_not_written_again(folder):
     store = _committed(BYTES, [0])
     save_state(folder / "0.safetensors", _state(0))
-    store.filed({0: folder / "0.safetensors"})
+    store.mark_saved({0: folder / "0.safetensors"})
     store.propose(1, _state(1))
     assert store.held == 1
     assert _files(folder) == [folder / "0.safetensors"]
@@ -110,7 +110,7 @@ def test_what_a_run_has_filed_stays_in_memory_for_the_last_clients_alone(folder)
     for client, path in files.items():
         save_state(path, _state(client))
     assert store.held == 5
-    store.filed(files)
+    store.mark_saved(files)
     assert store.held == 1
     assert [store[client]["net.w"][0].item() for client in range(5)] == [0, 1, 2, 3, 4]
 

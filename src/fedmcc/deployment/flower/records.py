@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from safetensors import SafetensorError
 
 from fedmcc.deployment.messages import Greeting, Hello, SiteTask
-from fedmcc.messages import Moment, Task, Update
+from fedmcc.messages import StageRound, Task, Update
 from fedmcc.numerics.state_dicts import State
 from fedmcc.storage.safetensor_files import KINDS, from_bytes, pieces
 
@@ -76,7 +76,7 @@ def unpack_order(records: RecordDict) -> SiteTask:
     facts = _facts(records)
     base = None
     if "base-stage" in facts:
-        base = Moment(_get(facts, "base-stage", str), _get(facts, "base-round", int))
+        base = StageRound(_get(facts, "base-stage", str), _get(facts, "base-round", int))
     task = Task(
         client=_get(facts, "client", int),
         stage=_get(facts, "stage", str),

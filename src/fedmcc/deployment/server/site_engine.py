@@ -14,7 +14,7 @@ from fedmcc.deployment.messages import SiteTask
 from fedmcc.deployment.server.membership import POLL, Membership, pulled
 from fedmcc.federation.engines.base import Engine, Event
 from fedmcc.federation.update_checks import Refused
-from fedmcc.messages import Forgot, Moment, Task, Unsent, Update
+from fedmcc.messages import StageRound, StateLost, Task, Unsent, Update
 from fedmcc.methods.base import Stage
 
 log = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ class SiteEngine(Engine):
     def __init__(self, roster: Membership, charter: Charter, batch_size: int) -> None:
         self.roster, self.charter, self.batch_size = roster, charter, batch_size
         self.grid: Grid = roster.grid
-        self.last: dict[int, Moment] = {}  # rounds of each client that counted
-        self._asked: dict[int, Moment] = {}
+        self.last: dict[int, StageRound] = {}  # rounds of each client that counted
+        self._asked: dict[int, StageRound] = {}
         self._silent: dict[str, Silence] = {}
         self._watch = Stopwatch()
         self._reasons: dict[str, str] = {}
@@ -62,13 +62,13 @@ class SiteEngine(Engine):
         samples = member.hello.samples if member else 0
         return samples - samples % max(1, min(self.batch_size, samples))
 
-    def begin(self, folder: Path, files: Mapping[int, Path], last: Mapping[int, Moment]) -> None:
+    def begin(self, folder: Path, files: Mapping[int, Path], last: Mapping[int, StageRound]) -> None:
         """Know which rounds counted: sites look up what they then remembered."""
         self.last = dict(last)
 
     def run(self, stage: Stage, tasks: Sequence[Task]) -> Iterator[Event]:
         """Send the tasks to the sites that are there and idle, and wait for answers until time is up."""
-        self._asked = {task.client: Moment(task.stage, task.round) for task in tasks}
+        self._asked = {task.client: StageRound(task.stage, task.round) for task in tasks}
         self._watch.start()
         self._await(tasks)
         self._watch.sending()
@@ -146,7 +146,7 @@ class SiteEngine(Engine):
                 if (event := self._read(waiting.pop(sent), reply)) is not None:
                     yield event
 
-    def _read(self, task: Task, reply: Message | None) -> Update | Refused | Forgot | None:
+    def _read(self, task: Task, reply: Message | None) -> Update | Refused | StateLost | None:
         if reply is not None and reply.has_error():
             self._drop(task, ERRORS.get(reply.error.code, "it failed; its own log says why."))
             if reply.error.code == CUT_OFF:
@@ -167,7 +167,7 @@ class SiteEngine(Engine):
         if not answer.forgot:
             return None
         self.last.pop(task.client, None)
-        return Forgot(task.client)
+        return StateLost(task.client)
 
     def _give_up(self, waiting: Mapping[str, Task]) -> None:
         lapses = time.monotonic() + (LATE - 1) * self.roster.terms.timeout

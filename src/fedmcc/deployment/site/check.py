@@ -21,7 +21,7 @@ from fedmcc.methods.base import Stage
 from fedmcc.numerics.randomness import generator
 from fedmcc.numerics.state_dicts import select
 from fedmcc.runs import build
-from fedmcc.training.loop import drawn_pairs, train, trainable
+from fedmcc.training.loop import lazy_pairs, train, trainable
 
 CLUSTERS = 10  # where the recipe leaves them open: they hardly change time or memory
 STEPS = 3  # the first of them loads code and is not timed
@@ -92,7 +92,7 @@ def _load(experiment: build.Experiment, stage: Stage) -> Load:
     images, training = experiment.images.images, settings.training
     device, batch = next(net.parameters()).device, training.batch_size
     draw = generator(settings.general.seed, "survey", stage.name)
-    epochs = (drawn_pairs(images, settings.views, batch, draw, device) for _ in range(STEPS))
+    epochs = (lazy_pairs(images, settings.views, batch, draw, device) for _ in range(STEPS))
     pairs = islice((pair for epoch in epochs for pair in epoch), STEPS)
     steps = train(net, stage, pairs, training.build_optimizer(trainable(net, stage)), training.chunks(batch))
     next(steps)

@@ -18,7 +18,7 @@ from fedmcc.data.partition import Sharing
 from fedmcc.deployment.messages import Greeting, Hello, SiteTask
 from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
-from fedmcc.messages import Moment, Task, Update
+from fedmcc.messages import StageRound, Task, Update
 from fedmcc.methods.base import Stage
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics.state_dicts import State, detached, prefixed, select
@@ -138,7 +138,7 @@ class SiteMemory:
                 raise RefusalError("Its task came too late to be begun.")
             yield
 
-    def recall(self, moment: Moment) -> State:
+    def recall(self, moment: StageRound) -> State:
         """What it remembered after this round."""
         path = self._file(moment)
         if not path.exists():
@@ -148,7 +148,7 @@ class SiteMemory:
         except InputError:
             raise ForgottenError("What it remembered is damaged.") from None
 
-    def keep(self, moment: Moment, state: State, base: Moment | None) -> None:
+    def keep(self, moment: StageRound, state: State, base: StageRound | None) -> None:
         """Put down what it remembers now, beside what it began this round with, and drop all else."""
         new = self._file(moment)
         save_state(new, state)
@@ -161,7 +161,7 @@ class SiteMemory:
         """Keep nothing at all."""
         shutil.rmtree(self.folder)
 
-    def _file(self, moment: Moment) -> Path:
+    def _file(self, moment: StageRound) -> Path:
         return self.folder / f"{moment.stage}-{moment.round:06}.safetensors"
 
 
@@ -179,7 +179,7 @@ def _work(client: Client, net: Network, stage: Stage, order: SiteTask, notes: Si
         _refuse_half_a_network(net, stage, task)
     log.info("%s, round %d: training on %d images.", task.stage, task.round, len(client.images))
     update, state = _outcome(client.answer(net, stage, task, state))
-    notes.keep(Moment(task.stage, task.round), state, base)
+    notes.keep(StageRound(task.stage, task.round), state, base)
     return update
 
 

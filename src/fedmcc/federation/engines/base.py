@@ -9,7 +9,7 @@ from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
 from fedmcc.federation.engines.client_states import Store
 from fedmcc.federation.update_checks import Refused
-from fedmcc.messages import Forgot, Moment, Task, Unsent, Update
+from fedmcc.messages import StageRound, StateLost, Task, Unsent, Update
 from fedmcc.methods.base import Stage
 from fedmcc.numerics.state_dicts import State
 from fedmcc.training.loop import Step
@@ -17,7 +17,7 @@ from fedmcc.training.loop import Step
 log = logging.getLogger(__name__)
 
 
-Answer = Update | Refused | Forgot | Unsent
+Answer = Update | Refused | StateLost | Unsent
 Event = Step | Answer
 
 
@@ -37,7 +37,7 @@ class Engine:
         """Images of a client that the optimiser sees in an epoch."""
         raise NotImplementedError
 
-    def begin(self, folder: Path, files: Mapping[int, Path], last: Mapping[int, Moment]) -> None:
+    def begin(self, folder: Path, files: Mapping[int, Path], last: Mapping[int, StageRound]) -> None:
         """Start where a run stands: what clients remember in these files, and which rounds of theirs counted.
 
         The folder is for what the engine has to put aside.
@@ -51,11 +51,11 @@ class Engine:
         """What these clients remember of the last run counts; the others fall back to before it."""
         raise NotImplementedError
 
-    def remembered(self, clients: Iterable[int]) -> Iterator[tuple[int, State]]:
+    def client_states(self, clients: Iterable[int]) -> Iterator[tuple[int, State]]:
         """What these clients remember, if the run has to keep it for them."""
         return iter(())
 
-    def filed(self, files: Mapping[int, Path]) -> None:
+    def mark_saved(self, files: Mapping[int, Path]) -> None:
         """Know that what these clients remember lies in these files too."""
 
     def facts(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Simulation(Engine):
         """Images of a client that the optimiser sees in an epoch."""
         return self.clients[client].images_per_epoch
 
-    def begin(self, folder: Path, files: Mapping[int, Path], last: Mapping[int, Moment]) -> None:
+    def begin(self, folder: Path, files: Mapping[int, Path], last: Mapping[int, StageRound]) -> None:
         """Start from the states in these files."""
         self.states.begin(folder, files)
 
@@ -99,13 +99,13 @@ class Simulation(Engine):
         """What these clients remember of the last run counts; the others fall back to before it."""
         self.states.settle(accepted)
 
-    def remembered(self, clients: Iterable[int]) -> Iterator[tuple[int, State]]:
+    def client_states(self, clients: Iterable[int]) -> Iterator[tuple[int, State]]:
         """What these clients remember, one after the other."""
         return ((client, self.states[client]) for client in clients)
 
-    def filed(self, files: Mapping[int, Path]) -> None:
+    def mark_saved(self, files: Mapping[int, Path]) -> None:
         """Know that what these clients remember lies in these files too."""
-        self.states.filed(files)
+        self.states.mark_saved(files)
 
     def close(self) -> None:
         """End whatever runs and forget what clients remember."""

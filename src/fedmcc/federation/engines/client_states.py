@@ -47,9 +47,9 @@ class Store(Mapping[int, State]):
         """Start from the states in these files, to be read when they are needed; the folder is for more."""
         self.close()
         self._folder = folder / "beyond-memory"
-        self.filed(files)
+        self.mark_saved(files)
 
-    def filed(self, files: Mapping[int, Path]) -> None:
+    def mark_saved(self, files: Mapping[int, Path]) -> None:
         """Know that what these clients remember lies in these files too."""
         for client, path in files.items():
             self._remove_file((client, False), but=path)

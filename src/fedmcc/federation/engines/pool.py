@@ -13,7 +13,7 @@ from fedmcc.federation.client import Client
 from fedmcc.federation.engines.base import Failures, Simulation, tell
 from fedmcc.federation.engines.embedded import EmbeddedOptions
 from fedmcc.federation.engines.shared_images import SharedImages
-from fedmcc.federation.engines.subprocesses import start
+from fedmcc.federation.engines.subprocesses import start_process
 from fedmcc.federation.engines.worker import (
     Answer,
     WorkerSetup,
@@ -62,7 +62,7 @@ class Worker:
 
     def __init__(self, setup: WorkerSetup) -> None:
         made_in = getattr(setup.make, "func", setup.make).__module__  # func: of a partial function
-        self.process, self.pipe = start(work, (setup,), (work.__module__, made_in, BY_OPTIMISERS))
+        self.process, self.pipe = start_process(work, (setup,), (work.__module__, made_in, BY_OPTIMISERS))
         self.task: Task | None = None  # what it is at
 
     def give(self, task: Task, order: WorkerTask) -> bool:

@@ -10,7 +10,7 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 
-def start(
+def start_process(
     target: Callable[..., None], arguments: Sequence[Any], preload: Sequence[str], daemon: bool = True
 ) -> tuple[ForkServerProcess, Connection]:
     """A process that runs `target(pipe, *arguments)`, and this end of the pipe; a daemon has no children.
@@ -31,7 +31,7 @@ def start(
     return process, pipe
 
 
-def belong_to_parent() -> None:
+def exit_with_parent() -> None:
     """For the process itself: the keyboard does not interrupt it, and it ends when its parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
 from fedmcc.federation.engines.shared_images import SharedImages
-from fedmcc.federation.engines.subprocesses import belong_to_parent
+from fedmcc.federation.engines.subprocesses import exit_with_parent
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Stage
 from fedmcc.networks.momentum import Network
@@ -76,7 +76,7 @@ def unpacked_answer(answer: Answer) -> tuple[Update, State]:
 
 def work(pipe: Connection, setup: WorkerSetup) -> None:
     """Answer orders until the pipe is closed: with steps, then an answer or an error."""
-    belong_to_parent()
+    exit_with_parent()
     set_up_torch(1)
     net, clients, initial = setup.make(), _clients(setup), from_bytes(setup.initial)
     try:
