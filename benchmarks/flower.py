@@ -82,8 +82,8 @@ def in_plain_text(home: Path, images: Path, text: str) -> Iterator[Path]:
 @contextmanager
 def behind_a_proxy(home: Path, images: Path, text: str) -> Iterator[Path]:
     """A federation as operators and sites run it; the run directory."""
-    terms = FederationSpec("127.0.0.1", processes.free_port(), processes.free_port(), ("a",))
-    operator = create_federation(home / "federation", terms, 1)
+    spec = FederationSpec("127.0.0.1", processes.free_port(), processes.free_port(), ("a",))
+    operator = create_federation(home / "federation", spec, 1)
     site = (sys.executable, "-m", "fedmcc", "site", "start", str(operator.site("a").path))
     words = (*site, "--data", str(images))
     with serving(operator) as ready, processes.running(words, home / "site", home / "site.log"):

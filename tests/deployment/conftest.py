@@ -15,7 +15,7 @@ from fedmcc import config
 from fedmcc.deployment.app import client_app, service_of
 from fedmcc.deployment.server.coordinator import serve
 from fedmcc.deployment.setup.create import create_federation
-from fedmcc.deployment.setup.layout import FederationSpec, Operator
+from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder
 from fedmcc.runs import experiment
 
 SMALL = {"hidden": 8, "projections": 4}
@@ -118,6 +118,6 @@ def three(tmp_path: Path) -> Callable[..., Three]:
 
 
 @pytest.fixture
-def operator(tmp_path: Path) -> Operator:
+def operator(tmp_path: Path) -> OperatorFolder:
     spec = FederationSpec("127.0.0.1", 8000, 8001, ("north", "south"))
     return create_federation(tmp_path / "federation", spec, 365)

@@ -25,9 +25,9 @@ from fedmcc.deployment.setup.certificates import (
     create_site_key,
     load_authority,
 )
-from fedmcc.deployment.setup.create import create_federation, write_proxy
-from fedmcc.deployment.setup.layout import FederationSpec, Operator, SiteFolder
-from fedmcc.deployment.setup.nginx import installed, words
+from fedmcc.deployment.setup.create import create_federation, write_nginx_config
+from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder, SiteFolder
+from fedmcc.deployment.setup.nginx import command_line, find_nginx
 from fedmcc.runs.directory import Run
 
 pytestmark = pytest.mark.timeout(2400)  # a process starts for every message: a busy machine takes long
@@ -62,7 +62,7 @@ batch_size = 32
 class Federation:
     """A federation with its processes."""
 
-    operator: Operator
+    operator: OperatorFolder
     folder: Path
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
@@ -97,7 +97,7 @@ class Federation:
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory, owners: Path) -> Iterator[Federation]:
     """The server and two of three sites, connected."""
-    if installed() is None:
+    if find_nginx() is None:
         message = "nginx is not installed"
         pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
     folder = tmp_path_factory.mktemp("federation")
@@ -144,25 +144,25 @@ def test_a_site_of_another_authority_refuses_the_server(federation: Federation) 
 
 
 @pytest.fixture
-def expired(federation: Federation, tmp_path: Path) -> Iterator[Operator]:
+def expired(federation: Federation, tmp_path: Path) -> Iterator[OperatorFolder]:
     """The proxy of another federation, with a certificate that ended yesterday."""
-    terms = replace(federation.operator.terms(), port=free_port(), control_port=free_port())
-    operator = create_federation(tmp_path / "expired", terms, 30)
+    spec = replace(federation.operator.read_spec(), port=free_port(), control_port=free_port())
+    operator = create_federation(tmp_path / "expired", spec, 30)
     authority = load_authority(operator.authority_key, operator.authority_certificate)
-    old = certify_server(authority, terms.host, 30, datetime.now(UTC) - timedelta(days=31))
+    old = certify_server(authority, spec.host, 30, datetime.now(UTC) - timedelta(days=31))
     operator.key.write_bytes(old.key_pem)
     operator.certificate.write_bytes(old.certificate_pem)
-    write_proxy(operator, terms)
-    for folder in (operator.home, operator.logs, operator.server / "proxy"):
+    write_nginx_config(operator, spec)
+    for folder in (operator.flower_home, operator.logs, operator.server / "proxy"):
         folder.mkdir()
-    nginx = installed() or ""
-    with running(words(nginx, operator), operator.home, operator.logs / "nginx.log"):
+    nginx = find_nginx() or ""
+    with running(command_line(nginx, operator), operator.flower_home, operator.logs / "nginx.log"):
         assert wait_until((operator.server / "nginx.pid").exists, PATIENCE)
         yield operator
 
 
 def test_an_expired_certificate_is_refused_by_site_and_server(
-    federation: Federation, expired: Operator
+    federation: Federation, expired: OperatorFolder
 ) -> None:
     assert "has expired: nothing was sent" in refused(federation, expired.site("c"))
     server = federation.start(
@@ -181,14 +181,17 @@ def posted(connection: http.client.HTTPConnection, path: str) -> tuple[int, byte
 
 
 def test_plain_text_is_refused(federation: Federation) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", federation.operator.terms().port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", federation.operator.read_spec().port, timeout=60)
     status, said = posted(connection, "/v1/fleet/activate-node")
     assert status == 400
     assert b"plain HTTP request was sent to HTTPS port" in said
 
 
 def test_flowers_own_program_without_tls_is_refused(federation: Federation) -> None:
-    node, address = Path(sys.executable).with_name("flower-supernode"), federation.operator.terms().address
+    node, address = (
+        Path(sys.executable).with_name("flower-supernode"),
+        federation.operator.read_spec().address,
+    )
     plain = (str(node), "--insecure", "--superlink", address, "--port", str(free_port()))
     home, log = federation.folder / "plain", federation.folder / "plain.log"
     with running(plain, home, log) as process:  # a pipe would be held open by what it starts
@@ -211,7 +214,7 @@ def flwr(federation: Federation, port: int, *command: object) -> "subprocess.Com
 
 
 def test_through_the_proxy_a_site_can_neither_list_nor_start_runs(federation: Federation) -> None:
-    port = federation.operator.terms().port
+    port = federation.operator.read_spec().port
     bundle = federation.operator.server / "bundle"
     assert wait_until((bundle / "pyproject.toml").exists, PATIENCE)
     for command in (("list", "fed"), ("run", bundle, "fed"), ("supernode", "list", "fed")):
@@ -224,14 +227,14 @@ def test_through_the_proxy_a_site_can_neither_list_nor_start_runs(federation: Fe
 
 
 def test_on_the_servers_machine_the_operator_sees_the_one_run(federation: Federation) -> None:
-    listed = flwr(federation, federation.operator.terms().control_port, "list", "fed", "--format", "json")
+    listed = flwr(federation, federation.operator.read_spec().control_port, "list", "fed", "--format", "json")
     assert listed.returncode == 0
     assert listed.stdout.count('"run-id"') == 1
 
 
 def test_no_spelling_of_a_path_leads_around_the_proxy(federation: Federation) -> None:
     context = ssl.create_default_context(cafile=str(federation.operator.authority_certificate))
-    port = federation.operator.terms().port
+    port = federation.operator.read_spec().port
     spellings = ("/v1/control/list-runs", "//v1/control/list-runs", "/v1/fleet/../control/list-runs")
     encoded = (
         "/v1/fleet/%2e%2e/control/list-runs",
@@ -240,7 +243,7 @@ def test_no_spelling_of_a_path_leads_around_the_proxy(federation: Federation) ->
     )
     for path in (*spellings, *encoded, "/health", "/"):
         connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=context)
-        assert posted(connection, path) == (403, b"Only the traffic of sites passes here.\n"), path
+        assert posted(connection, path) == (403, b"Only requests from sites are allowed here.\n"), path
 
 
 def test_a_killed_server_goes_on_and_its_sites_come_back(federation: Federation) -> None:
@@ -279,13 +282,16 @@ def test_nothing_runs_after_all_were_stopped(federation: Federation) -> None:
     for site in sites:
         site.terminate()
     assert [site.wait(60) for site in sites] == [130] * 3
-    homes = [federation.operator.home, *(federation.operator.site(name).home for name in ("a", "b", "c"))]
+    homes = [
+        federation.operator.flower_home,
+        *(federation.operator.site(name).home for name in ("a", "b", "c")),
+    ]
     assert [at_home(home) for home in homes] == [[], [], [], []]
 
 
 def test_stop_ends_a_server_and_all_it_started(federation: Federation) -> None:
-    terms = FederationSpec("127.0.0.1", free_port(), free_port(), ("a",))
-    other = Federation(create_federation(federation.folder / "other", terms, 60), federation.folder)
+    spec = FederationSpec("127.0.0.1", free_port(), free_port(), ("a",))
+    other = Federation(create_federation(federation.folder / "other", spec, 60), federation.folder)
     command = ("server", "start", other.operator.path, federation.folder / "recipe.toml")
     server = other.start("stopped", *command)
     assert wait_until(lambda: "waiting for a" in other.said("stopped"), PATIENCE)
@@ -293,6 +299,6 @@ def test_stop_ends_a_server_and_all_it_started(federation: Federation) -> None:
     assert "is running already: stop it first" in other.said("second")
     assert other.start("stop", "federation", "stop", other.operator.path).wait(PATIENCE) == 0
     assert server.wait(60) == 130
-    assert at_home(other.operator.home) == []
+    assert at_home(other.operator.flower_home) == []
     with pytest.raises(AbsentError):
-        check_connection(terms.address, other.operator.authority_certificate)
+        check_connection(spec.address, other.operator.authority_certificate)

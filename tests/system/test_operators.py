@@ -62,7 +62,7 @@ def test_founding_twice_is_refused(fedmcc: Command, refused: Callable[..., str],
     ],
 )
 def test_a_folder_that_is_no_federation_is_refused(refused: Callable[..., str], words: tuple[str]) -> None:
-    assert "`fedmcc federation init` makes one" in refused(*words)
+    assert "create a federation with `fedmcc federation init`" in refused(*words)
 
 
 def test_a_server_needs_a_recipe_that_exists(fedmcc: Command, refused: Callable[..., str]) -> None:
@@ -120,10 +120,10 @@ def test_a_server_without_nginx_says_what_to_do_and_starts_nothing(
 ) -> None:
     fedmcc(*INIT)
     (tmp_path / "recipe.toml").write_text("clusters = 2\n")
-    monkeypatch.setattr("fedmcc.deployment.setup.nginx.installed", lambda: None)
+    monkeypatch.setattr("fedmcc.deployment.setup.nginx.find_nginx", lambda: None)
     sentence = refused("server", "start", "fed", "recipe.toml")
     assert sentence.startswith("nginx is not installed")
-    assert sentence.endswith("install it, or try the federation on this machine alone with --no-proxy.")
+    assert sentence.endswith("install it, or test the federation on this machine only with --no-proxy.")
     assert not (tmp_path / "fed/server/logs").exists()
 
 

@@ -9,7 +9,7 @@ import typer
 from fedmcc.cli.app import app, command
 
 if TYPE_CHECKING:
-    from fedmcc.deployment.setup.layout import Operator
+    from fedmcc.deployment.setup.layout import OperatorFolder
 
 federation = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Found a real federation, see it, end it."
@@ -37,8 +37,8 @@ def init(
     from fedmcc.terminal import output
 
     names = tuple(name.strip() for name in sites.split(","))
-    terms = FederationSpec(host, port, port + 1 if control_port is None else control_port, names)
-    operator = create.create_federation(folder, terms, days)
+    spec = FederationSpec(host, port, port + 1 if control_port is None else control_port, names)
+    operator = create.create_federation(folder, spec, days)
     for name in names:
         output.say(f"For {name}: {operator.site(name).path}, over a channel you trust, for it holds a key.")
     _say_expiries(operator)
@@ -49,10 +49,10 @@ def init(
 def add(folder: Folder, site: Annotated[str, typer.Option(help="The name of the new site.")]) -> None:
     """Add a site; a running server meets it when it is started again."""
     from fedmcc.deployment.setup import create
-    from fedmcc.deployment.setup.layout import Operator
+    from fedmcc.deployment.setup.layout import OperatorFolder
     from fedmcc.terminal import output
 
-    operator = Operator(folder.resolve())
+    operator = OperatorFolder(folder.resolve())
     create.add_site(operator, site)
     output.say(f"For {site}: {operator.site(site).path}, over a channel you trust, for it holds a key.")
 
@@ -61,10 +61,10 @@ def add(folder: Folder, site: Annotated[str, typer.Option(help="The name of the 
 def renew(folder: Folder, days: Days = 365) -> None:
     """Renew the server's certificate; sites keep what they have."""
     from fedmcc.deployment.setup import create
-    from fedmcc.deployment.setup.layout import Operator
+    from fedmcc.deployment.setup.layout import OperatorFolder
 
-    operator = Operator(folder.resolve())
-    create.renew(operator, days)
+    operator = OperatorFolder(folder.resolve())
+    create.renew_certificate(operator, days)
     _say_expiries(operator)
 
 
@@ -75,10 +75,10 @@ def status(folder: Folder) -> None:
     from rich.table import Table
 
     from fedmcc.deployment.server.status import status
-    from fedmcc.deployment.setup.layout import Operator
+    from fedmcc.deployment.setup.layout import OperatorFolder
     from fedmcc.terminal import output
 
-    found = status(Operator(folder.resolve()))
+    found = status(OperatorFolder(folder.resolve()))
     table = Table("site", "state", "last seen (UTC)", "rounds", "received", "sent")
     for site in found.sites:
         sizes = (filesize.decimal(site.down), filesize.decimal(site.up))
@@ -92,16 +92,16 @@ def status(folder: Folder) -> None:
 def stop(folder: Folder) -> None:
     """Stop the server and all that it started."""
     from fedmcc.deployment.server.launch import stop
-    from fedmcc.deployment.setup.layout import Operator
+    from fedmcc.deployment.setup.layout import OperatorFolder
     from fedmcc.terminal import output
 
-    stopped = stop(Operator(folder.resolve()))
+    stopped = stop(OperatorFolder(folder.resolve()))
     output.say("Stopped; `fedmcc server start` goes on." if stopped else "Nothing was running.")
 
 
-def _say_expiries(operator: "Operator") -> None:
+def _say_expiries(operator: "OperatorFolder") -> None:
     from fedmcc.deployment.setup import create
     from fedmcc.terminal import output
 
-    for what, end in create.expiries(operator).items():
+    for what, end in create.expiry_dates(operator).items():
         output.say(f"{what.capitalize()} expires on {end:%Y-%m-%d}.")

@@ -13,7 +13,7 @@ from fedmcc.cli.run import method_name
 if TYPE_CHECKING:
     from fedmcc.config import Config
     from fedmcc.deployment.server.launch import RunRequest
-    from fedmcc.deployment.setup.layout import Operator
+    from fedmcc.deployment.setup.layout import OperatorFolder
 
 server = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run the server of a federation.")
 app.add_typer(server, name="server")
@@ -33,23 +33,23 @@ def start(
     from fedmcc import config
     from fedmcc.deployment.server.launch import RunRequest, choose_run, refuse_impossible, resolve_resumed
     from fedmcc.deployment.setup import create
-    from fedmcc.deployment.setup.layout import Operator
+    from fedmcc.deployment.setup.layout import OperatorFolder
     from fedmcc.terminal import output
 
-    operator = Operator(folder.resolve())
+    operator = OperatorFolder(folder.resolve())
     chosen = choose_run(operator, recipe, run)
     if chosen.finished:
         output.say(f"The run in {chosen.path} is complete: --run begins another.")
         return
     loaded = resolve_resumed(chosen, config.load(recipe))
     order = RunRequest(config.dump(loaded), chosen.path, min_sites, wait, round_timeout)
-    refuse_impossible(order, operator.terms())
-    if complaint := create.expiry_complaint(operator):
+    refuse_impossible(order, operator.read_spec())
+    if complaint := create.expiry_warning(operator):
         output.warn(complaint)
     _serve(operator, loaded, order, proxy)
 
 
-def _serve(operator: "Operator", loaded: "Config", order: "RunRequest", proxied: bool) -> None:
+def _serve(operator: "OperatorFolder", loaded: "Config", order: "RunRequest", proxied: bool) -> None:
     from fedmcc.deployment.flower import processes
     from fedmcc.deployment.server import launch
     from fedmcc.runs.directory import Run

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from fedmcc.deployment.flower.connectivity import AbsentError, check_connection
-from fedmcc.deployment.setup.certificates import Certified, certify_server, create_authority
+from fedmcc.deployment.setup.certificates import CertifiedKey, certify_server, create_authority
 from fedmcc.errors import InputError
 
-Listen = Callable[[Certified | None], str]
+Listen = Callable[[CertifiedKey | None], str]
 
 
 @pytest.fixture(scope="module")
-def authority() -> Certified:
+def authority() -> CertifiedKey:
     return create_authority()
 
 
 @pytest.fixture
-def trusted(authority: Certified, tmp_path: Path) -> Path:
+def trusted(authority: CertifiedKey, tmp_path: Path) -> Path:
     (tmp_path / "ca.crt").write_bytes(authority.certificate_pem)
     return tmp_path / "ca.crt"
 
@@ -32,7 +32,7 @@ def listen(tmp_path: Path) -> Iterator[Listen]:
     """A server for one visitor, with this certificate or in plain text; returns its address."""
     threads, sockets = [], []
 
-    def start(server: Certified | None) -> str:
+    def start(server: CertifiedKey | None) -> str:
         listener = socket.create_server(("", 0))
         sockets.append(listener)
         threads.append(
@@ -47,7 +47,7 @@ def listen(tmp_path: Path) -> Iterator[Listen]:
         listener.close()
 
 
-def _context(server: Certified | None, folder: Path) -> ssl.SSLContext | None:
+def _context(server: CertifiedKey | None, folder: Path) -> ssl.SSLContext | None:
     if server is None:
         return None
     (folder / "both.pem").write_bytes(server.key_pem + server.certificate_pem)
@@ -69,12 +69,12 @@ def _serve(listener: socket.socket, context: ssl.SSLContext | None) -> None:
 
 
 def test_a_server_of_the_trusted_authority_is_greeted(
-    listen: Listen, authority: Certified, trusted: Path
+    listen: Listen, authority: CertifiedKey, trusted: Path
 ) -> None:
     check_connection(listen(certify_server(authority, "127.0.0.1", 1)), trusted)
 
 
-def test_an_expired_certificate_is_refused(listen: Listen, authority: Certified, trusted: Path) -> None:
+def test_an_expired_certificate_is_refused(listen: Listen, authority: CertifiedKey, trusted: Path) -> None:
     old = certify_server(authority, "127.0.0.1", 30, datetime.now(UTC) - timedelta(days=31))
     with pytest.raises(InputError, match=r"has expired.*renew"):
         check_connection(listen(old), trusted)
@@ -91,7 +91,7 @@ def test_plain_text_is_refused(listen: Listen, trusted: Path) -> None:
 
 
 def test_a_certificate_of_another_host_is_refused(
-    listen: Listen, authority: Certified, trusted: Path
+    listen: Listen, authority: CertifiedKey, trusted: Path
 ) -> None:
     address = listen(certify_server(authority, "fed.example.org", 1))
     elsewhere = address.replace("127.0.0.1", "127.0.0.2")  # also this machine, but not in the certificate

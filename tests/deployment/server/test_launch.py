@@ -12,8 +12,8 @@ from fedmcc.deployment.flower.programs import CommandLine, FlowerError
 from fedmcc.deployment.server.launch import Ready, _last_words, _open, choose_run, follow, plan
 from fedmcc.deployment.server.status import status
 from fedmcc.deployment.setup.create import create_federation
-from fedmcc.deployment.setup.layout import FederationSpec, Operator, make_private
-from fedmcc.deployment.setup.nginx import installed, own_host, words
+from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder, make_private_folders
+from fedmcc.deployment.setup.nginx import command_line, find_nginx, local_host
 from fedmcc.errors import InputError
 from fedmcc.runs.directory import Run
 from fedmcc.runs.experiment import Finished, Scored
@@ -32,7 +32,7 @@ class Flower:
 
 
 @pytest.fixture
-def ready(operator: Operator) -> Ready:
+def ready(operator: OperatorFolder) -> Ready:
     operator.logs.mkdir()
     return Ready(operator, Flower(), {"north": 1, "south": 2}, True)  # type: ignore[arg-type]
 
@@ -54,7 +54,7 @@ def begun(path: Path, rows: int, finished: bool = False) -> Run:
     return Run(path)
 
 
-def test_an_unfinished_run_is_gone_on_with_and_a_finished_one_left_alone(operator: Operator) -> None:
+def test_an_unfinished_run_is_gone_on_with_and_a_finished_one_left_alone(operator: OperatorFolder) -> None:
     recipe = Path("some/recipe.toml")
     assert choose_run(operator, recipe, None).path.name == "recipe-001"
     begun(operator.runs / "recipe-001", 1, finished=True)
@@ -85,17 +85,17 @@ def test_a_run_that_fails_says_why(ready: Ready, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "2001:db8::1", "fed.example.org"])
 def test_the_proxy_is_found_wherever_it_listens(host: str, tmp_path: Path) -> None:
-    if (nginx := installed()) is None:
+    if (nginx := find_nginx()) is None:
         message = "nginx is not installed"
         pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
-    terms = FederationSpec(host, free_port(), free_port(), ("north",))
-    operator = create_federation(tmp_path / "federation", terms, 1)
-    make_private([operator.home, operator.logs, operator.server / "proxy"])
-    refuse_taken(terms.port, own_host(terms))
-    with running(words(nginx, operator), operator.home, operator.logs / "proxy.log"):
-        assert wait_until(lambda: _open(operator, terms), 30.0)
+    spec = FederationSpec(host, free_port(), free_port(), ("north",))
+    operator = create_federation(tmp_path / "federation", spec, 1)
+    make_private_folders([operator.flower_home, operator.logs, operator.server / "proxy"])
+    refuse_taken(spec.port, local_host(spec))
+    with running(command_line(nginx, operator), operator.flower_home, operator.logs / "proxy.log"):
+        assert wait_until(lambda: _open(operator, spec), 30.0)
         with pytest.raises(InputError, match="in use by another program"):
-            refuse_taken(terms.port, own_host(terms))
+            refuse_taken(spec.port, local_host(spec))
 
 
 def test_a_log_without_an_error_gives_its_last_line(tmp_path: Path) -> None:
@@ -122,19 +122,19 @@ def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Non
     "script", ["exec sleep 30", "echo '[]'", "echo 3", "echo no >&2; exit 1", "echo '{}'"]
 )
 def test_whatever_flower_answers_ends_in_a_sentence(
-    script: str, flwr: Callable[[str], None], operator: Operator, monkeypatch: pytest.MonkeyPatch
+    script: str, flwr: Callable[[str], None], operator: OperatorFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedmcc.deployment.flower.programs.SECONDS", 1.0)
     flwr(script)
     with pytest.raises(FlowerError, match=r"`flwr supernode` (failed: |did not end within 1 seconds)"):
-        CommandLine(operator.home).nodes()
+        CommandLine(operator.flower_home).nodes()
     monkeypatch.setattr(
         "fedmcc.deployment.flower.processes.lock_holder", lambda folder: 1
     )  # a server that is starting
     assert [site.state for site in status(operator).sites] == ["unknown", "unknown"]
 
 
-def test_status_adds_up_rounds_and_bytes_by_site(operator: Operator) -> None:
+def test_status_adds_up_rounds_and_bytes_by_site(operator: OperatorFolder) -> None:
     assert status(operator).sentence == "No run was begun yet."
     run = begun(operator.runs / "recipe-001", 2)
     current = {"run": str(run.path), "number": "1"}

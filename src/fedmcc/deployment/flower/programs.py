@@ -12,7 +12,7 @@ from typing import Any
 import tomli_w
 
 from fedmcc.deployment.flower.processes import environment, free_port, running, taken, wait_until
-from fedmcc.deployment.setup.layout import Operator, SiteFolder
+from fedmcc.deployment.setup.layout import OperatorFolder, SiteFolder
 from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import write_atomically
 
@@ -77,7 +77,7 @@ class CommandLine:
         return answer
 
 
-def superlink(operator: Operator, port: int) -> Sequence[str]:
+def superlink(operator: OperatorFolder, port: int) -> Sequence[str]:
     """Flower's server, on this machine alone; sites need a key that it knows."""
     return (
         program("flower-superlink"),

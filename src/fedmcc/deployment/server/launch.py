@@ -22,8 +22,8 @@ from fedmcc.config import Config
 from fedmcc.deployment.flower import processes, programs
 from fedmcc.deployment.flower.connectivity import AbsentError, check_connection, healthy
 from fedmcc.deployment.setup import nginx
-from fedmcc.deployment.setup.create import write_proxy
-from fedmcc.deployment.setup.layout import PRIVATE, FederationSpec, Operator, make_private
+from fedmcc.deployment.setup.create import write_nginx_config
+from fedmcc.deployment.setup.layout import PRIVATE_MODE, FederationSpec, OperatorFolder, make_private_folders
 from fedmcc.errors import InputError
 from fedmcc.runs.directory import Run, load_run, next_free
 from fedmcc.runs.experiment import Finished, Plan, Scored
@@ -39,7 +39,7 @@ FILLED_IN = ("partition.", "engine.", "data.root")  # a federation's own, or the
 class Ready(NamedTuple):
     """A server that sites can join."""
 
-    operator: Operator
+    operator: OperatorFolder
     flower: programs.CommandLine
     nodes: Mapping[str, int]  # the number that Flower gives each site
     proxied: bool
@@ -47,14 +47,14 @@ class Ready(NamedTuple):
     @property
     def sentence(self) -> str:
         """What of it can be reached, and from where."""
-        terms = self.operator.terms()
+        spec = self.operator.read_spec()
         if self.proxied:
             return (
-                f"Sites reach {terms.address}, where nginx lets their traffic pass and nothing else; "
-                f"Flower listens on 127.0.0.1:{terms.control_port} alone."
+                f"Sites reach {spec.address}, where nginx lets their traffic pass and nothing else; "
+                f"Flower listens on 127.0.0.1:{spec.control_port} alone."
             )
         return (
-            f"Without a proxy Flower, its control interface too, listens on 127.0.0.1:{terms.port} alone: "
+            f"Without a proxy Flower, its control interface too, listens on 127.0.0.1:{spec.port} alone: "
             "sites on other machines cannot reach it."
         )
 
@@ -70,36 +70,38 @@ class RunRequest(NamedTuple):
 
 
 @contextmanager
-def serving(operator: Operator, proxied: bool = True) -> Iterator[Ready]:
+def serving(operator: OperatorFolder, proxied: bool = True) -> Iterator[Ready]:
     """Flower's server, the sites' keys in it, then the proxy: until the block ends, and nothing after it."""
-    terms, program = operator.terms(), nginx.required() if proxied else None
+    spec, program = operator.read_spec(), nginx.require_nginx() if proxied else None
     with ExitStack() as stack:
         stack.enter_context(processes.alone(operator.server, "server"))
-        processes.sweep(operator.home)  # what a killed server left behind
-        stack.callback(processes.sweep, operator.home)
-        make_private([operator.home, operator.logs, operator.server / "proxy"])
-        port = terms.control_port if program else terms.port
+        processes.sweep(operator.flower_home)  # what a killed server left behind
+        stack.callback(processes.sweep, operator.flower_home)
+        make_private_folders([operator.flower_home, operator.logs, operator.server / "proxy"])
+        port = spec.control_port if program else spec.port
         processes.refuse_taken(port)
         if program:
-            processes.refuse_taken(terms.port, nginx.own_host(terms))
+            processes.refuse_taken(spec.port, nginx.local_host(spec))
         log = operator.logs / "flower.log"
         processes.set_aside(log)
-        link = stack.enter_context(processes.running(programs.superlink(operator, port), operator.home, log))
+        link = stack.enter_context(
+            processes.running(programs.superlink(operator, port), operator.flower_home, log)
+        )
         _await(lambda: healthy(port, operator.authority_certificate), link.poll, log)
-        line = programs.CommandLine(operator.home)
+        line = programs.CommandLine(operator.flower_home)
         line.aim(port, operator.authority_certificate)
-        nodes = _register(operator, terms, line)
+        nodes = _register(operator, spec, line)
         write_atomically(operator.server / "nodes.json", json.dumps(nodes))
         if program:  # last: no site meets a server that does not know it yet
-            write_proxy(operator, terms)
+            write_nginx_config(operator, spec)
             log = operator.logs / "proxy.log"
-            words = nginx.words(program, operator)
-            front = stack.enter_context(processes.running(words, operator.home, log))
-            _await(lambda: _open(operator, terms), front.poll, log)
+            words = nginx.command_line(program, operator)
+            front = stack.enter_context(processes.running(words, operator.flower_home, log))
+            _await(lambda: _open(operator, spec), front.poll, log)
         yield Ready(operator, line, nodes, bool(program))
 
 
-def choose_run(operator: Operator, recipe: Path, chosen: Path | None) -> Run:
+def choose_run(operator: OperatorFolder, recipe: Path, chosen: Path | None) -> Run:
     """The run that was asked for, or the last one of this recipe if it is not finished, or a new one."""
     if chosen is not None:
         return Run(chosen.resolve())
@@ -110,10 +112,10 @@ def choose_run(operator: Operator, recipe: Path, chosen: Path | None) -> Run:
     return Run(free)
 
 
-def refuse_impossible(order: RunRequest, terms: FederationSpec) -> None:
+def refuse_impossible(order: RunRequest, spec: FederationSpec) -> None:
     """What no federation of these sites could do, said before anybody waits for it."""
-    if not 1 <= order.least <= len(terms.sites):
-        raise InputError(f"--min-sites is {order.least}: give a number from 1 to {len(terms.sites)}.")
+    if not 1 <= order.least <= len(spec.sites):
+        raise InputError(f"--min-sites is {order.least}: give a number from 1 to {len(spec.sites)}.")
     for option, seconds in (("--wait", order.wait), ("--round-timeout", order.timeout)):
         if not 0 < seconds < math.inf:
             raise InputError(f"{option} is {seconds:g}: give seconds above 0.")
@@ -151,7 +153,7 @@ def start(ready: Ready, order: RunRequest) -> str:
         "round-timeout": order.timeout,
     }
     file = operator.server / "run.toml"
-    write_atomically(file, tomli_w.dumps(options), PRIVATE)
+    write_atomically(file, tomli_w.dumps(options), PRIVATE_MODE)
     number = ready.flower.run(operator.server / "bundle", file)
     current = {"run": str(order.run), "number": number}
     write_atomically(operator.server / "current.json", json.dumps(current))
@@ -166,7 +168,7 @@ def follow(
     log = ready.operator.logs / "run.log"
     processes.set_aside(log, 0)
     while True:
-        with processes.running(ready.flower.following(number), ready.operator.home, log) as words:
+        with processes.running(ready.flower.following(number), ready.operator.flower_home, log) as words:
             while True:
                 over = words.poll() is not None
                 yield from _news(run, rounds, shown)
@@ -196,14 +198,14 @@ def plan(run: Run, rounds: Mapping[str, int]) -> Plan:
     return Plan(sum(rounds.values()), len(_committed(run)), "rounds")
 
 
-def stop(operator: Operator) -> bool:
+def stop(operator: OperatorFolder) -> bool:
     """End the server and all it started; whether there was something to end."""
-    operator.terms()  # says when this is no federation
-    owner, left = processes.lock_holder(operator.server), processes.at_home(operator.home)
+    operator.read_spec()  # says when this is no federation
+    owner, left = processes.lock_holder(operator.server), processes.at_home(operator.flower_home)
     if owner is not None:
         os.kill(owner, signal.SIGTERM)
         processes.wait_until(lambda: processes.lock_holder(operator.server) is None, 3 * processes.GRACE)
-    processes.sweep(operator.home)
+    processes.sweep(operator.flower_home)
     return owner is not None or bool(left)
 
 
@@ -226,15 +228,15 @@ def _flat(whole: Config) -> dict[str, Any]:
     return flat
 
 
-def _register(operator: Operator, terms: FederationSpec, line: programs.CommandLine) -> dict[str, int]:
+def _register(operator: OperatorFolder, spec: FederationSpec, line: programs.CommandLine) -> dict[str, int]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        numbers = pool.map(line.register, map(operator.public_key, terms.sites))
-        return dict(zip(terms.sites, numbers, strict=True))
+        numbers = pool.map(line.register, map(operator.public_key, spec.sites))
+        return dict(zip(spec.sites, numbers, strict=True))
 
 
-def _open(operator: Operator, terms: FederationSpec) -> bool:
+def _open(operator: OperatorFolder, spec: FederationSpec) -> bool:
     try:
-        check_connection(replace(terms, host=nginx.own_host(terms)).address, operator.authority_certificate)
+        check_connection(replace(spec, host=nginx.local_host(spec)).address, operator.authority_certificate)
     except AbsentError:
         return False
     return True

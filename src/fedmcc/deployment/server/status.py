@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fedmcc.deployment.flower import processes
 from fedmcc.deployment.flower.programs import CommandLine, FlowerError
-from fedmcc.deployment.setup.layout import Operator
+from fedmcc.deployment.setup.layout import OperatorFolder
 from fedmcc.runs.directory import Row, Run
 
 SCORES = ("loss", "acc", "nmi", "kmeans_acc", "confidence", "balance", "silhouette")
@@ -47,9 +47,9 @@ class Status:
         return f"The run in {self.run} {state}: {', '.join(facts)}."
 
 
-def status(operator: Operator) -> Status:
+def status(operator: OperatorFolder) -> Status:
     """Look at the server, if it runs, and at the run directory."""
-    terms = operator.terms()
+    terms = operator.read_spec()
     running = processes.lock_holder(operator.server) is not None
     current = _written(operator, "current.json")
     run = Run(Path(current["run"])) if current else None
@@ -60,17 +60,17 @@ def status(operator: Operator) -> Status:
     return Status(running, sites, run.path if run else None, bool(run and run.finished), last)
 
 
-def _written(operator: Operator, name: str) -> dict[str, Any]:
+def _written(operator: OperatorFolder, name: str) -> dict[str, Any]:
     """What a server has written down, or nothing yet."""
     path = operator.server / name
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def _known(operator: Operator) -> dict[str, dict[str, Any]]:
+def _known(operator: OperatorFolder) -> dict[str, dict[str, Any]]:
     """What Flower says of each site, by name; nothing while it is still starting."""
     numbers = _written(operator, "nodes.json")
     try:
-        nodes = {node["node-id"]: node for node in CommandLine(operator.home).nodes()}
+        nodes = {node["node-id"]: node for node in CommandLine(operator.flower_home).nodes()}
     except FlowerError:
         return {}
     return {name: nodes[str(node)] for name, node in numbers.items() if str(node) in nodes}

@@ -1,1 +1,1 @@
-"""Creates the folders of a federation: certificates, keys, and configurations of nginx and systemd."""
+"""Creates the folders of a federation: certificates, keys, and configurations for nginx and systemd."""

@@ -1,4 +1,4 @@
-"""Makes a federation's folders, adds a site, renews the server's certificate."""
+"""Creates the folders of a federation, adds sites, and renews the server's certificate."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -7,109 +7,123 @@ from pathlib import Path
 import tomli_w
 
 from fedmcc.deployment.setup import certificates
-from fedmcc.deployment.setup.layout import LONGEST, PRIVATE, FederationSpec, Operator, make_private
-from fedmcc.deployment.setup.nginx import configuration
+from fedmcc.deployment.setup.layout import (
+    MAX_CERTIFICATE_DAYS,
+    PRIVATE_MODE,
+    FederationSpec,
+    OperatorFolder,
+    make_private_folders,
+)
+from fedmcc.deployment.setup.nginx import render_configuration
 from fedmcc.deployment.setup.systemd import server_unit, site_unit
 from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import make_folder, write_atomically
 
-SOON = 30  # days before the end of a certificate that are worth a warning
+EXPIRY_WARNING_DAYS = 30
 
-README = """This folder makes a machine the site {name} of the federation at {address}: keep it private.
-Install fedmcc[flower], look at your images with `fedmcc site check --data IMAGES`, then run, in this folder:
-fedmcc site start . --data IMAGES
+README = """This folder makes a machine the site {name} of the federation at {address}. Keep it private.
+
+1. Install fedmcc[flower].
+2. Check your images:         fedmcc site check --data IMAGES
+3. Start, in this folder:     fedmcc site start . --data IMAGES
 """
 
 
-def create_federation(path: Path, terms: FederationSpec, days: int) -> Operator:
-    """A new federation in a folder that is new or empty."""
-    operator = Operator(path.resolve())
+def create_federation(path: Path, spec: FederationSpec, days: int) -> OperatorFolder:
+    """Create a federation in a folder that is new or empty."""
+    operator = OperatorFolder(path.resolve())
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(
-            f"{path} is not empty: choose a new folder; `fedmcc federation add` adds a site to one."
+            f"{path} is not empty: choose a new folder, or add a site with `fedmcc federation add`."
         )
     _check_days(days)
-    configuration(operator, terms)  # refuses a path that nginx could not read
+    render_configuration(operator, spec)  # raises InputError for a path that nginx cannot read
     make_folder(path, "the federation")
-    make_private([operator.path, operator.authority_key.parent, operator.server, operator.path / "sites"])
+    make_private_folders(
+        [operator.path, operator.authority_key.parent, operator.server, operator.path / "sites"]
+    )
     authority = certificates.create_authority()
-    write_atomically(operator.authority_key, authority.key_pem, PRIVATE)
+    write_atomically(operator.authority_key, authority.key_pem, PRIVATE_MODE)
     write_atomically(operator.authority_certificate, authority.certificate_pem)
-    _certify(operator, terms, authority, days)
-    for name in terms.sites:
-        _hand_out(operator, terms, name)
-    write_proxy(operator, terms)
+    _write_server_certificate(operator, spec, authority, days)
+    for name in spec.sites:
+        _write_site_folder(operator, spec, name)
+    write_nginx_config(operator, spec)
     write_atomically(operator.server / "fedmcc-server.service", server_unit(operator.path))
-    operator.decide(terms)  # last: from here on it is a federation
+    operator.write_spec(spec)  # last: the folder counts as a federation once this file exists
     return operator
 
 
-def add_site(operator: Operator, name: str) -> None:
-    """Another site, with a folder to hand to it; a running server learns of it when it is started again."""
-    terms = operator.terms()
-    if name in terms.sites:
-        raise InputError(f"There is a site '{name}' already: its folder is {operator.site(name).path}.")
-    terms = replace(terms, sites=(*terms.sites, name))
-    _hand_out(operator, terms, name)
-    operator.decide(terms)
+def add_site(operator: OperatorFolder, name: str) -> None:
+    """Add a site and create its folder; a running server accepts it after a restart."""
+    spec = operator.read_spec()
+    if name in spec.sites:
+        raise InputError(f"The site '{name}' exists already: its folder is {operator.site(name).path}.")
+    spec = replace(spec, sites=(*spec.sites, name))
+    _write_site_folder(operator, spec, name)
+    operator.write_spec(spec)
 
 
-def renew(operator: Operator, days: int) -> None:
-    """A new key and certificate for the server; sites keep what they have."""
-    terms = operator.terms()
+def renew_certificate(operator: OperatorFolder, days: int) -> None:
+    """Replace the server's key and certificate; the folders of the sites stay valid."""
+    spec = operator.read_spec()
     _check_days(days)
     authority = certificates.load_authority(operator.authority_key, operator.authority_certificate)
-    _certify(operator, terms, authority, days)
+    _write_server_certificate(operator, spec, authority, days)
 
 
-def write_proxy(operator: Operator, terms: FederationSpec) -> None:
-    """The configuration of nginx, for where the folder lies now."""
-    write_atomically(operator.proxy_file, configuration(operator, terms))
+def write_nginx_config(operator: OperatorFolder, spec: FederationSpec) -> None:
+    """Write the nginx configuration for the current path of the folder."""
+    write_atomically(operator.proxy_file, render_configuration(operator, spec))
 
 
-def expiries(operator: Operator) -> dict[str, datetime]:
-    """When the certificates end."""
+def expiry_dates(operator: OperatorFolder) -> dict[str, datetime]:
+    """The times at which the certificates of the server and of the authority expire."""
     return {
         "the server's certificate": certificates.expiry(operator.certificate),
         "the authority": certificates.expiry(operator.authority_certificate),
     }
 
 
-def expiry_complaint(operator: Operator, now: datetime | None = None) -> str | None:
-    """What to say of certificates that end soon; one that has ended is refused."""
+def expiry_warning(operator: OperatorFolder, now: datetime | None = None) -> str | None:
+    """A warning if a certificate expires soon; raises InputError if one has expired."""
     now = now or datetime.now(UTC)
-    for what, end in expiries(operator).items():
+    for what, end in expiry_dates(operator).items():
         remedy = (
-            "begin a new federation"
+            "create a new federation"
             if what == "the authority"
-            else f"fedmcc federation renew {operator.path}"
+            else f"renew it with fedmcc federation renew {operator.path}"
         )
         if end <= now:
             raise InputError(f"{what.capitalize()} expired on {end:%Y-%m-%d}: {remedy}.")
-        if (end - now).days < SOON:
+        if (end - now).days < EXPIRY_WARNING_DAYS:
             return f"{what.capitalize()} expires on {end:%Y-%m-%d}: {remedy}."
     return None
 
 
 def _check_days(days: int) -> None:
-    if not 1 <= days <= LONGEST:
-        raise InputError(f"A certificate of {days} days: give --days from 1 to {LONGEST}.")
+    if not 1 <= days <= MAX_CERTIFICATE_DAYS:
+        raise InputError(
+            f"A certificate cannot be valid for {days} days: set --days from 1 to {MAX_CERTIFICATE_DAYS}."
+        )
 
 
-def _certify(operator: Operator, terms: FederationSpec, authority: certificates.Certified, days: int) -> None:
-    server = certificates.certify_server(authority, terms.host, days)
-    write_atomically(operator.key, server.key_pem, PRIVATE)
+def _write_server_certificate(
+    operator: OperatorFolder, spec: FederationSpec, authority: certificates.CertifiedKey, days: int
+) -> None:
+    server = certificates.certify_server(authority, spec.host, days)
+    write_atomically(operator.key, server.key_pem, PRIVATE_MODE)
     write_atomically(operator.certificate, server.certificate_pem)
     write_atomically(operator.server / "ca.crt", operator.authority_certificate.read_bytes())
 
 
-def _hand_out(operator: Operator, terms: FederationSpec, name: str) -> None:
+def _write_site_folder(operator: OperatorFolder, spec: FederationSpec, name: str) -> None:
     site, public = operator.site(name), operator.public_key(name)
-    make_private([site.path, public.parent])
+    make_private_folders([site.path, public.parent])
     key = certificates.create_site_key()
-    write_atomically(site.key, key.private, PRIVATE)
+    write_atomically(site.key, key.private, PRIVATE_MODE)
     write_atomically(site.authority_certificate, operator.authority_certificate.read_bytes())
-    write_atomically(site.file, tomli_w.dumps({"name": name, "server": terms.address}))
-    write_atomically(site.path / "README", README.format(name=name, address=terms.address))
+    write_atomically(site.config_file, tomli_w.dumps({"name": name, "server": spec.address}))
+    write_atomically(site.path / "README", README.format(name=name, address=spec.address))
     write_atomically(site.path / "fedmcc-site.service", site_unit(name))
-    write_atomically(public, key.public)  # last: from here on the server knows it
+    write_atomically(public, key.public)  # last: the server accepts the site once this file exists

@@ -1,17 +1,17 @@
-"""nginx in front of Flower's server: what sites need passes, what could start or list runs does not."""
+"""Configures nginx in front of Flower's server: it forwards requests of sites and blocks run control."""
 
 import ipaddress
 import shutil
 from collections.abc import Sequence
 
-from fedmcc.deployment.setup.layout import FederationSpec, Operator
+from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder
 from fedmcc.errors import InputError
 
-BODY = "64m"  # Flower cuts arrays into pieces of 5 MB
+MAX_BODY = "64m"  # Flower sends arrays in pieces of 5 MB
 
-CONFIGURATION = """# Written by fedmcc at every start.
-# Sites reach Flower's fleet interface here and nothing else: its control interface, which starts runs on
-# every site, listens on this machine alone.
+TEMPLATE = """# Written by fedmcc at every start of the server: do not edit.
+# Sites can reach Flower's fleet interface only. The control interface, which starts runs on every site,
+# is reachable from this machine only.
 daemon off;
 worker_processes 2;
 pid "{server}/nginx.pid";
@@ -47,12 +47,12 @@ http {{
         client_body_timeout 120s;
         proxy_read_timeout 300s;
         proxy_send_timeout 120s;
-        proxy_request_buffering off;  # updates do not touch the proxy's disk
+        proxy_request_buffering off;  # do not write updates to the proxy's disk
         proxy_buffering off;
 
         location ~ ^/v1/fleet/[a-z-]+$ {{
             limit_except POST {{ deny all; }}
-            proxy_pass https://flower$uri;  # what was matched, not what was written
+            proxy_pass https://flower$uri;  # the normalised path that was matched, not the one in the request
             proxy_http_version 1.1;
             proxy_set_header Connection "";
             proxy_set_header Host localhost;
@@ -61,61 +61,61 @@ http {{
             proxy_ssl_trusted_certificate "{server}/ca.crt";
         }}
 
-        location / {{ return 403 "Only the traffic of sites passes here.\\n"; }}
+        location / {{ return 403 "Only requests from sites are allowed here.\\n"; }}
     }}
 }}
 """
 
 
-def configuration(operator: Operator, terms: FederationSpec) -> str:
-    """The configuration of nginx for this federation."""
+def render_configuration(operator: OperatorFolder, spec: FederationSpec) -> str:
+    """The nginx configuration of a federation."""
     server = str(operator.server)
-    if any(sign in server for sign in '"$\\\n'):
-        raise InputError(f"nginx cannot read {server}: choose a folder without quotes, $ and backslashes.")
-    return CONFIGURATION.format(
-        server=server, control_port=terms.control_port, listen=_listen(terms), body=BODY
-    )
+    if any(character in server for character in '"$\\\n'):
+        raise InputError(
+            f"nginx cannot read the path {server}: choose one without quotes, $ and backslashes."
+        )
+    return TEMPLATE.format(server=server, control_port=spec.control_port, listen=_listen(spec), body=MAX_BODY)
 
 
-def installed() -> str | None:
-    """Where nginx is; it may lie where only administrators look."""
+def find_nginx() -> str | None:
+    """The path of nginx, also in folders that only an administrator has in PATH."""
     return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/bin")
 
 
-def required() -> str:
-    """Where nginx is; without it a server that sites can reach would let them start runs."""
-    if (program := installed()) is None:
+def require_nginx() -> str:
+    """The path of nginx; raises InputError without it, since sites could then start runs on each other."""
+    if (program := find_nginx()) is None:
         raise InputError(
-            "nginx is not installed, and without it sites could start programs at one another: install it, "
-            "or try the federation on this machine alone with --no-proxy."
+            "nginx is not installed, and without it one site could start programs on another: install it, "
+            "or test the federation on this machine only with --no-proxy."
         )
     return program
 
 
-def words(program: str, operator: Operator) -> Sequence[str]:
-    """How nginx is called."""
+def command_line(program: str, operator: OperatorFolder) -> Sequence[str]:
+    """The command line that starts nginx."""
     return (
         program,
         *("-p", str(operator.server)),
-        *("-e", str(operator.logs / "proxy.log")),  # until it has read its configuration
+        *("-e", str(operator.logs / "proxy.log")),  # the log until nginx has read its configuration
         *("-c", str(operator.proxy_file)),
     )
 
 
-def own_host(terms: FederationSpec) -> str:
-    """Where nginx is reached from its own machine."""
+def local_host(spec: FederationSpec) -> str:
+    """The address under which nginx is reached from its own machine."""
     try:
-        address = ipaddress.ip_address(terms.host)
+        address = ipaddress.ip_address(spec.host)
     except ValueError:
         return "127.0.0.1"
     if address.is_loopback:
-        return terms.host
+        return spec.host
     return "::1" if address.version == 6 else "127.0.0.1"
 
 
-def _listen(terms: FederationSpec) -> str:
-    """All interfaces, but for a server that is to be reached from its own machine alone."""
-    host = own_host(terms)
-    if host == terms.host:
-        return terms.address
-    return f"[::]:{terms.port}" if host == "::1" else str(terms.port)
+def _listen(spec: FederationSpec) -> str:
+    """The loopback address if the host is one, else all interfaces."""
+    host = local_host(spec)
+    if host == spec.host:
+        return spec.address
+    return f"[::]:{spec.port}" if host == "::1" else str(spec.port)

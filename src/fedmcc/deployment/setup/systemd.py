@@ -1,9 +1,9 @@
-"""Units for systemd: the server and a site as services that come back."""
+"""systemd units that run the server and the sites as services and restart them after a failure."""
 
 import sys
 from pathlib import Path
 
-UNIT = """# {how}
+TEMPLATE = """# {instructions}
 [Unit]
 Description={description}
 Wants=network-online.target
@@ -12,9 +12,9 @@ After=network-online.target
 [Service]
 ExecStart={command}
 Environment={cache}
-# Best a user of its own: `User=fedmcc` here, and the folder belongs to it.
+# Recommended: run the service as its own user (User=fedmcc), and make that user the owner of the folder.
 Restart=on-failure
-# Who ends it on purpose finds it ended: 130 is what it answers to SIGTERM.
+# fedmcc exits with 130 after SIGTERM: a service that was stopped on purpose is not restarted.
 SuccessExitStatus=130
 RestartSec=30
 KillMode=mixed
@@ -24,7 +24,7 @@ NoNewPrivileges=yes
 ProtectSystem=strict
 ReadWritePaths={writes}
 PrivateTmp=yes
-# A GPU is a device.
+# A site may need the GPU, which is a device.
 PrivateDevices={devices}
 ProtectKernelTunables=yes
 ProtectControlGroups=yes
@@ -36,12 +36,13 @@ WantedBy=multi-user.target
 
 
 def server_unit(folder: Path) -> str:
-    """The server with the recipe in its folder, for one run: a machine that restarts begins no other."""
+    """The unit of the server. It names one run, so that a reboot resumes that run and starts no other."""
     recipe = folder / "recipe.toml"
     paths = map(_quoted, (_program(), folder, recipe, folder / "runs" / "recipe-001"))
-    return UNIT.format(
-        how=f"Put the recipe at {recipe} and this into /etc/systemd/system; for another run change --run.",
-        description="The server of a fedmcc federation",
+    return TEMPLATE.format(
+        instructions=f"Save the recipe as {recipe}; copy this file to /etc/systemd/system.\n"
+        "# To start another run, change --run.",
+        description="fedmcc federation server",
         command="{} server start {} {} --run {}".format(*paths),
         cache=_quoted(f"FEDMCC_DATA={folder}/cache"),
         writes=_quoted(folder),
@@ -50,11 +51,11 @@ def server_unit(folder: Path) -> str:
 
 
 def site_unit(name: str) -> str:
-    """A site; where it lies on the site's machine is the site's to say."""
+    """The unit of a site, with example paths that the site adapts to its machine."""
     folder = f"/srv/fedmcc/{name}"
-    return UNIT.format(
-        how=f"Make /opt/fedmcc, {folder} and /srv/images yours, and put this into /etc/systemd/system.",
-        description=f"The site {name} of a fedmcc federation",
+    return TEMPLATE.format(
+        instructions=f"Adapt /opt/fedmcc, {folder} and /srv/images; copy this file to /etc/systemd/system.",
+        description=f"fedmcc federation site {name}",
         command=f"/opt/fedmcc/bin/fedmcc site start {_quoted(folder)} --data {_quoted('/srv/images')}",
         cache=_quoted(f"FEDMCC_DATA={folder}/cache"),
         writes=_quoted(folder),
@@ -62,12 +63,12 @@ def site_unit(name: str) -> str:
     )
 
 
-def _quoted(word: object) -> str:
-    """A word for systemd, which parts at spaces and expands %; a folder with a $ was refused already."""
-    text = str(word).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+def _quoted(argument: object) -> str:
+    """Quote an argument for systemd, which splits at spaces and expands %; a path has no $ (see `nginx`)."""
+    text = str(argument).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{text}"'
 
 
 def _program() -> Path:
-    """The program as it is installed here."""
+    """The path of the installed `fedmcc` program."""
     return Path(sys.executable).with_name("fedmcc")

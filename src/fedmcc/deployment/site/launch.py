@@ -11,7 +11,7 @@ import tomli_w
 
 from fedmcc.deployment.flower import processes, programs
 from fedmcc.deployment.flower.connectivity import AbsentError, check_connection
-from fedmcc.deployment.setup.layout import PRIVATE, SiteFolder, make_private
+from fedmcc.deployment.setup.layout import PRIVATE_MODE, SiteFolder, make_private_folders
 from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import write_atomically
 
@@ -31,15 +31,15 @@ def run_site(site: SiteFolder, data: Path) -> Iterator[str]:
     if not data.is_dir():
         raise InputError(f"There is no folder {data}: give the folder of your images as --data.")
     with processes.alone(site.path, "site"):
-        processes.sweep(site.home)  # what a killed site left behind
-        make_private([site.home, site.logs, site.state])
+        processes.sweep(site.flower_home)  # what a killed site left behind
+        make_private_folders([site.flower_home, site.logs, site.state])
         options = site.path / "node.toml"
         table = {"client": name, "state-dir": str(site.state), "data": str(data)}
-        write_atomically(options, tomli_w.dumps(table), PRIVATE)
+        write_atomically(options, tomli_w.dumps(table), PRIVATE_MODE)
         try:
             yield from _reconnect(site, server, options)
         finally:
-            processes.sweep(site.home)
+            processes.sweep(site.flower_home)
 
 
 def _reconnect(site: SiteFolder, server: str, options: Path) -> Iterator[str]:
@@ -50,7 +50,7 @@ def _reconnect(site: SiteFolder, server: str, options: Path) -> Iterator[str]:
         log = site.logs / "site.log"
         processes.set_aside(log)
         start = log.stat().st_size if log.exists() else 0
-        with processes.running(words, site.home, log) as process:
+        with processes.running(words, site.flower_home, log) as process:
             said = yield from _watch(process, log, start)
         refusals = 0 if any(CONNECTED in line for line in said) else refusals + 1
         if refusals >= PATIENCE:
@@ -58,7 +58,7 @@ def _reconnect(site: SiteFolder, server: str, options: Path) -> Iterator[str]:
         yield (
             f"{server} {_refusal(said)} Trying again." if refusals else "The connection ended: trying again."
         )
-        processes.sweep(site.home)  # work for a server that is gone
+        processes.sweep(site.flower_home)  # work for a server that is gone
         time.sleep(PAUSE)
 
 
