@@ -1,0 +1,89 @@
+"""What the documentation mentions exists: links, files, tests, names of the code and options."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import get_type_hints
+
+import pytest
+
+from fedmcc import config
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "fedmcc"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"runs"}
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"`([^`\n]+)`")
+FILE = re.compile(r"[\w.-]+(/[\w.-]+)*\.py|\w+(/[\w.-]+)+/?")
+NAME = re.compile(r"(?:fedmcc\.)?([a-z_]+)(\.\w+)+")
+TEST = re.compile(r"(…|[\w/]+\.py)::(\w+)")
+RECORD = re.compile(r".*\.(csv|html|json|jsonl|npz|py|toml)")  # files, most of a run directory
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@pages
+def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for link in LINK.findall(page.read_text()):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in _anchors(target), link
+
+
+@pages
+def test_every_file_that_is_mentioned_exists(page: Path) -> None:
+    for path in filter(FILE.fullmatch, _code(page)):
+        if path.endswith(".py") or path.split("/")[0] in FOLDERS:
+            real = Path(path).parent if "NAME" in path else Path(path)  # methods/NAME.py is yours to write
+            assert (ROOT / real).exists() or (PACKAGE / real).exists(), path
+
+
+@pages
+def test_every_test_that_is_mentioned_exists(page: Path) -> None:
+    file = ""
+    for where, name in TEST.findall(page.read_text()):
+        file = file if where == "…" else where  # the ellipsis is the file before
+        assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
+
+
+@pages
+def test_every_dotted_name_is_one_of_the_code_or_an_option(page: Path) -> None:
+    packages = {path.stem for path in PACKAGE.iterdir()}
+    for name in _code(page):
+        match = NAME.fullmatch(name.partition("(")[0])
+        if match and match[1] in packages and not RECORD.fullmatch(name):
+            assert _is_option(match[0]) or _is_python(match[0]), name
+
+
+def _code(page: Path) -> Iterator[str]:
+    """What stands between backticks, code blocks aside."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return (match[1] for match in CODE.finditer(text))
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _is_python(name: str) -> bool:
+    try:
+        resolve_name(f"fedmcc.{name.removeprefix('fedmcc.')}")
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def _is_option(name: str) -> bool:
+    section, _, key = name.partition(".")
+    if section in config.CHOICES:
+        kinds = list(config.CHOICES[section][0].values())
+    else:
+        kinds = [get_type_hints(config.Config).get(section, config.General)]
+    return key == "name" or any(key == field.name for kind in kinds for field in fields(kind))
