@@ -10,6 +10,7 @@ from typing import get_type_hints
 import pytest
 
 from fedmcc import config
+from fedmcc.methods.base import Method, Stage
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "fedmcc"
@@ -59,6 +60,17 @@ def test_every_dotted_name_is_one_of_the_code_or_an_option(page: Path) -> None:
         match = NAME.fullmatch(name.partition("(")[0])
         if match and match[1] in packages and not RECORD.fullmatch(name):
             assert _is_option(match[0]) or _is_python(match[0]), name
+
+
+def test_the_method_protocol_has_the_members_that_the_architecture_lists() -> None:
+    section = (
+        (ROOT / "docs" / "architecture.md").read_text().split("## The method protocol")[1].split("\n## ")[0]
+    )
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    listed = {name.partition("(")[0] for cell in cells for name in CODE.findall(cell)}
+    known = set(dir(Method)) | set(dir(Stage)) | {field.name for field in fields(Stage)}
+    assert len(listed) > 10
+    assert listed <= known
 
 
 def _code(page: Path) -> Iterator[str]:
