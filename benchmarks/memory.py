@@ -22,7 +22,7 @@ from fedmcc.losses import contrast
 from fedmcc.methods import METHODS
 from fedmcc.networks import ENCODERS
 from fedmcc.networks.initialise import initialise
-from fedmcc.numerics.loss_gradients import Form, contrast_by_autograd, contrast_by_closed_form
+from fedmcc.numerics.loss_gradients import ContrastOptions, contrast_by_autograd, contrast_by_closed_form
 from fedmcc.training.loop import Training, lazy_pairs, train, trainable
 from fedmcc.training.memory import bytes_in_use
 from fedmcc.training.torch_setup import set_up_torch
@@ -162,8 +162,8 @@ def show_losses() -> None:
         u, v = torch.randn(2, n, 128, generator=torch.Generator().manual_seed(0)).requires_grad_()
         losses = (
             functools.partial(contrast, u, v, 0.5),
-            functools.partial(contrast_by_autograd, u, v, Form(0.5)),
-            functools.partial(contrast_by_closed_form, u, v, Form(0.5)),
+            functools.partial(contrast_by_autograd, u, v, ContrastOptions(0.5)),
+            functools.partial(contrast_by_closed_form, u, v, ContrastOptions(0.5)),
         )
         rows.append([str(n), *(f"{1e3 * quickest(loss, (u, v)):.1f}" for loss in losses)])
     headings = (

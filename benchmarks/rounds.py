@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fedmcc import config
-from fedmcc.numerics.state_dicts import bytes_of, detached, select, weighted_average
+from fedmcc.numerics.state_dicts import detached, select, size_in_bytes, weighted_average
 from fedmcc.runs import experiment
 from fedmcc.runs.build import build_network, prepare
 from fedmcc.training.memory import bytes_in_use
@@ -128,7 +128,10 @@ def overhead(*words: str) -> str:
             parts = {part: parts[part] + found.get(part, 0.0) / ROUNDS for part in OVERHEAD}
     share = sum(beyond) / (sum(beyond) + training)
     return as_json(
-        beyond=spread(beyond), parts=parts, share=share, megabytes=bytes_of(prepared.net.state_dict()) / 1e6
+        beyond=spread(beyond),
+        parts=parts,
+        share=share,
+        megabytes=size_in_bytes(prepared.net.state_dict()) / 1e6,
     )
 
 
@@ -228,7 +231,7 @@ def average() -> str:
     net, stage = build_network(settings, 3), settings.method.stages()[0]
     states = [detached(select(net.state_dict(), stage.shared)) for _ in range(10)]
     weighted_average([{"w": torch.ones(9)}] * 2, [1.0, 1.0])
-    size, before = bytes_of(states[0]), bytes_in_use(torch.device("cpu"))
+    size, before = size_in_bytes(states[0]), bytes_in_use(torch.device("cpu"))
     begin_peak()
     start = time.perf_counter()
     weighted_average(states, [float(number) for number in range(1, 11)])

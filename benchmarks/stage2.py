@@ -25,7 +25,7 @@ from fedmcc.messages import Task
 from fedmcc.methods.base import Memory, Stage
 from fedmcc.methods.cluster_contrast import Clustering
 from fedmcc.networks.replay import without_gradient
-from fedmcc.numerics.state_dicts import State, adopt, detached
+from fedmcc.numerics.state_dicts import State, copy_into, detached
 from fedmcc.runs.build import Experiment, prepare
 from fedmcc.training.torch_setup import set_up_torch
 
@@ -135,7 +135,7 @@ def timed(
         start = time.process_time()
         end = run(stage, progress, experiment, engine)
         seconds = time.process_time() - start
-    adopt(experiment.net, end.model)
+    copy_into(experiment.net, end.model)
     scores = experiment.scorer.round(experiment.net.online, with_head=True, with_kmeans=False)
     return {"seconds": seconds} | {name: scores[name] for name in SCORES}
 

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedmcc.data import DATASETS
 from fedmcc.data.base import Source
-from fedmcc.data.partition import Sharing
+from fedmcc.data.partition import PartitionOptions
 from fedmcc.errors import InputError, unknown
 from fedmcc.evaluation.options import Evaluation
 from fedmcc.federation.engines import ENGINES, EngineOptions
@@ -72,7 +72,7 @@ class Config:
     encoder: EncoderOptions
     method: Method
     clustering: Clustering
-    partition: Sharing
+    partition: PartitionOptions
     federation: Federation
     privacy: Privacy
     training: Training
@@ -138,7 +138,7 @@ def parse(table: Mapping[str, Any]) -> Config:
         encoder=cast(EncoderOptions, _choose("encoder", table)),
         method=cast(Method, _choose("method", table)),
         clustering=cast(Clustering, _choose("clustering", table)),
-        partition=_build("partition", Sharing, table.get("partition", {})),
+        partition=_build("partition", PartitionOptions, table.get("partition", {})),
         federation=_build("federation", Federation, table.get("federation", {})),
         privacy=_build("privacy", Privacy, table.get("privacy", {})),
         training=_build("training", Training, table.get("training", {})),

@@ -14,7 +14,7 @@ from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
 from fedmcc.evaluation.features import Extracted, extract
 from fedmcc.federation.rounds import Progress, Round, rounds
-from fedmcc.numerics.state_dicts import adopt, detached
+from fedmcc.numerics.state_dicts import copy_into, detached
 from fedmcc.runs.build import Experiment, assemble, scorer_of
 
 
@@ -120,5 +120,5 @@ def _train(experiment: Experiment) -> list[float]:
                 if isinstance(event, Round):
                     progress = event.progress
                     losses += [] if event.loss is None else [event.loss]
-    adopt(experiment.net, progress.model)
+    copy_into(experiment.net, progress.model)
     return losses

@@ -14,7 +14,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedmcc.numerics.loss_gradients import SMALLEST_NORM, Form, contrast_by_autograd, contrast_by_closed_form
+from fedmcc.numerics.loss_gradients import (
+    MIN_NORM,
+    ContrastOptions,
+    contrast_by_autograd,
+    contrast_by_closed_form,
+)
 
 Scalar = Float[Tensor, ""]
 Anchor = Literal["paper", "online"]
@@ -36,7 +41,7 @@ def contrast(
     """
     if (gradient := _BLOCKS.get()) is not None:
         by = contrast_by_closed_form if gradient == "closed form" else contrast_by_autograd
-        return by(_exact(u), _exact(v), Form(temperature, positive_in_denominator), further)
+        return by(_exact(u), _exact(v), ContrastOptions(temperature, positive_in_denominator), further)
     u, v = _unit(u), _unit(v)
     anchors = u / temperature
     positive = (anchors * v).sum(dim=-1)
@@ -124,7 +129,7 @@ def _both(
 
 def _unit(x: Float[Tensor, "*pairs n d"]) -> Float[Tensor, "*pairs n d"]:
     """Rows scaled to length one; a zero row stays zero, and its gradient stays finite."""
-    return F.normalize(_exact(x), dim=-1, eps=SMALLEST_NORM)
+    return F.normalize(_exact(x), dim=-1, eps=MIN_NORM)
 
 
 def _exact(x: Tensor) -> Tensor:

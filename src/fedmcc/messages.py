@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedmcc.numerics.state_dicts import State, bytes_of
+from fedmcc.numerics.state_dicts import State, size_in_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,7 @@ class Task:
     @property
     def bytes(self) -> int:
         """Bytes of the numbers sent down."""
-        return bytes_of(self.weights) + bytes_of(self.extras)
+        return size_in_bytes(self.weights) + size_in_bytes(self.extras)
 
     def unpacked(self) -> "Task":
         """The task as a client works with it."""
@@ -46,7 +46,7 @@ class Update:
     @property
     def bytes(self) -> int:
         """Bytes of the numbers sent up."""
-        return bytes_of(self.weights) + bytes_of(self.extras)
+        return size_in_bytes(self.weights) + size_in_bytes(self.extras)
 
     def packed(self) -> "Update":
         """The update as it travels where the task says `half`."""

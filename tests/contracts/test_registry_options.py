@@ -9,7 +9,7 @@ import pytest
 from fedmcc.cli.listing import KINDS, entries
 from fedmcc.config import CHOICES, dump, name_of, parse
 from fedmcc.data.base import ImageSet
-from fedmcc.data.partition import PARTITIONS, Sharing, share
+from fedmcc.data.partition import PARTITIONS, PartitionOptions, partition_images
 from fedmcc.errors import InputError
 from fedmcc.runs.protocols import PROTOCOLS
 from fedmcc.views import PRESETS, Views
@@ -76,7 +76,7 @@ def test_every_entry_is_listed_with_a_sentence_and_its_options(kind):
     assert list(listed) == list(registry)
     for name, (sentence, options) in listed.items():
         assert sentence
-        kinds = fields({"views": Views, "partitions": Sharing}.get(kind, registry[name]))
+        kinds = fields({"views": Views, "partitions": PartitionOptions}.get(kind, registry[name]))
         assert {option.split("=")[0] for option in options.split()} <= {field.name for field in kinds}
 
 
@@ -101,8 +101,10 @@ def test_a_partition_is_listed_with_the_options_that_it_reads(name):
     (options,) = [options for listed, _, options in entries("partitions") if listed == name]
     shown = {option.split("=")[0] for option in options.split()}
     images = ImageSet(np.zeros((60, 1, 2, 2), np.uint8), np.arange(60) % 6, groups=np.arange(60) % 3)
-    plain = Sharing(name=name, clients=3)
+    plain = PartitionOptions(name=name, clients=3)
     for option, value in {"alpha": 5.0, "uneven": 1.0}.items():
-        dealt, other = (share(images, sharing, 0) for sharing in (plain, replace(plain, **{option: value})))
+        dealt, other = (
+            partition_images(images, sharing, 0) for sharing in (plain, replace(plain, **{option: value}))
+        )
         same = all(np.array_equal(a, b) for a, b in zip(dealt, other, strict=True))
         assert same == (option not in shown)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedmcc.data.cache import filled_once, write_images
+from fedmcc.data.cache import create_folder_once, write_images
 from fedmcc.errors import InputError
 
 
@@ -16,7 +16,7 @@ def test_blocks_are_read_back_as_one_array(tmp_path, generator, counts):
 def test_folder_is_filled_once(tmp_path):
     calls = []
     for _ in range(2):
-        filled_once(tmp_path / "new" / "folder", lambda folder: calls.append(folder))
+        create_folder_once(tmp_path / "new" / "folder", lambda folder: calls.append(folder))
     assert len(calls) == 1
 
 
@@ -28,7 +28,7 @@ def test_faster_process_wins(tmp_path):
         target.mkdir()
         (target / "file").write_text("first")
 
-    assert filled_once(target, fill) == target
+    assert create_folder_once(target, fill) == target
     assert (target / "file").read_text() == "first"
     assert list(tmp_path.iterdir()) == [target]
 
@@ -39,5 +39,5 @@ def test_full_disk_is_an_input_error_and_leaves_nothing(tmp_path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(InputError, match=r"Could not write .*folder: No space left.*Set FEDMCC_DATA"):
-        filled_once(tmp_path / "folder", fill)
+        create_folder_once(tmp_path / "folder", fill)
     assert list(tmp_path.iterdir()) == []

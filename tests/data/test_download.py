@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from fedmcc.data.cache import cache_folder
-from fedmcc.data.download import DownloadBar, Remote, fetch, places
+from fedmcc.data.download import DownloadBar, Remote, fetch, search_folders
 from fedmcc.data.mnist import MNIST
 from fedmcc.errors import InputError
 
@@ -72,8 +72,8 @@ def test_cache_folder_is_the_users_unless_the_environment_names_one(monkeypatch,
 
 
 def test_root_is_searched_itself_before_the_folder_of_the_data_set(tmp_path):
-    assert places(tmp_path, "mnist") == (tmp_path, tmp_path / "mnist")
-    assert places(Path("~/data"), "mnist")[0] == Path.home() / "data"
+    assert search_folders(tmp_path, "mnist") == (tmp_path, tmp_path / "mnist")
+    assert search_folders(Path("~/data"), "mnist")[0] == Path.home() / "data"
 
 
 def test_bar_ends_full_whatever_the_size_of_the_last_piece():

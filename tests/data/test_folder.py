@@ -22,7 +22,7 @@ def test_files_are_sorted_hidden_ones_left_out_and_first_folders_the_classes(roo
     assert images.labels.tolist() == [0, 0, 1]
     assert images.classes == ("cats", "dogs")
     assert images.images.shape == (3, 3, 8, 8)
-    assert images.complaint() is None
+    assert images.skipped_message() is None
 
 
 def test_labels_are_optional(root, picture):
@@ -51,7 +51,7 @@ def test_damaged_files_are_named_counted_and_skipped_also_from_the_cache(root):
     for _ in range(2):
         images = Folder(root=root).load()
         assert len(images) == len(images.labels) == len(images.names) == 3
-        assert images.complaint().startswith(
+        assert images.skipped_message().startswith(
             "Skipped 4 files that are no readable image: cats/notes.txt: not an image"
         )
         assert [entry.split(":")[0] for entry in images.skipped[1:]] == [
@@ -62,14 +62,14 @@ def test_damaged_files_are_named_counted_and_skipped_also_from_the_cache(root):
 def test_long_list_of_skipped_files_is_cut(root):
     for number in range(15):
         (root / f"{number:02}.txt").touch()
-    complaint = Folder(root=root).load().complaint()
+    complaint = Folder(root=root).load().skipped_message()
     assert "15 files" in complaint
     assert "09.txt" in complaint
     assert complaint.endswith("; and 5 more.")
 
 
 def test_image_of_too_many_pixels_is_skipped(root, picture, monkeypatch):
-    monkeypatch.setattr("fedmcc.data.decode.MOST_PIXELS", 200)
+    monkeypatch.setattr("fedmcc.data.decode.MAX_IMAGE_PIXELS", 200)
     monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 100)
     picture(root / "dogs" / "huge.png", size=(16, 16))
     picture(root / "dogs" / "vast.png", size=(20, 20))
@@ -131,7 +131,7 @@ def test_cache_is_mapped_and_used_until_a_file_or_an_option_changes(root, monkey
 def test_blocks_do_not_change_what_is_decoded(root, cache, monkeypatch):
     whole = np.array(Folder(root=root).load().images)
     shutil.rmtree(cache)
-    monkeypatch.setattr(image_files, "BLOCK", 2)
+    monkeypatch.setattr(image_files, "BLOCK_IMAGES", 2)
     np.testing.assert_array_equal(Folder(root=root).load().images, whole)
 
 

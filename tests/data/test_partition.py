@@ -11,7 +11,14 @@ from PIL import Image
 from fedmcc.data.arrays import Arrays
 from fedmcc.data.base import ImageSet
 from fedmcc.data.folder import Folder
-from fedmcc.data.partition import PARTITIONS, Sharing, holdings, packed, resolve, share
+from fedmcc.data.partition import (
+    PARTITIONS,
+    PartitionOptions,
+    encode_partition,
+    holdings,
+    partition_images,
+    resolve,
+)
 from fedmcc.errors import InputError
 
 
@@ -22,12 +29,12 @@ def images(labels=None, groups=None, count=None, **known):
 
 
 def counts(given, sharing, seed=0):
-    return holdings(given, share(given, sharing, seed)).counts.tolist()
+    return holdings(given, partition_images(given, sharing, seed)).counts.tolist()
 
 
 def refusal(given, *options, **named):
     with pytest.raises(InputError) as caught:
-        share(given, Sharing(*options, **named), 0)
+        partition_images(given, PartitionOptions(*options, **named), 0)
     return str(caught.value)
 
 
@@ -40,47 +47,47 @@ def refusal(given, *options, **named):
 )
 def test_every_image_is_somebodys_and_nobody_elses(labels, name, clients, seed):
     given_images = images([*range(5), *range(5), *labels])  # every class is there
-    sharing = Sharing(name, clients, alpha=5.0)
-    shards = share(given_images, sharing, seed)
+    sharing = PartitionOptions(name, clients, alpha=5.0)
+    shards = partition_images(given_images, sharing, seed)
     assert len(shards) == clients
     assert sorted(np.concatenate(shards).tolist()) == list(range(len(given_images)))
     assert all((np.diff(rows) > 0).all() and rows.dtype == np.int64 for rows in shards)
-    again = share(given_images, sharing, seed)
+    again = partition_images(given_images, sharing, seed)
     assert all(np.array_equal(*pair) for pair in zip(shards, again, strict=True))
 
 
 @pytest.mark.parametrize("name", ["iid", "dirichlet"])
 def test_another_seed_deals_otherwise(name):
     given_images = images([0, 1] * 50)
-    first, second = (share(given_images, Sharing(name, 2), seed) for seed in (0, 1))
+    first, second = (partition_images(given_images, PartitionOptions(name, 2), seed) for seed in (0, 1))
     assert not np.array_equal(first[0], second[0])
 
 
 def test_iid_clients_have_the_same_number_of_every_class():
-    assert counts(images([0] * 40 + [1] * 20), Sharing("iid", 4)) == [[10, 5]] * 4
+    assert counts(images([0] * 40 + [1] * 20), PartitionOptions("iid", 4)) == [[10, 5]] * 4
 
 
 def test_what_does_not_divide_differs_by_one_and_falls_on_different_clients():
-    table = np.array(counts(images(np.arange(5).repeat(21)), Sharing("iid", 5)))
+    table = np.array(counts(images(np.arange(5).repeat(21)), PartitionOptions("iid", 5)))
     assert set(table.ravel()) == {4, 5}
     assert table.sum(axis=1).tolist() == [21] * 5
 
 
 @pytest.mark.parametrize("clients", [3, 7, 150])
 def test_no_iid_client_is_more_than_one_image_ahead(clients):
-    table = np.array(counts(images(np.arange(300) ** 2 % 10), Sharing("iid", clients)))
+    table = np.array(counts(images(np.arange(300) ** 2 % 10), PartitionOptions("iid", clients)))
     assert np.ptp(table.sum(axis=1)) <= 1
     assert np.ptp(table, axis=0).max() <= 1
 
 
 def test_uneven_clients_differ_in_size_and_keep_the_classes_in_proportion():
-    table = np.array(counts(images([0] * 4000 + [1] * 2000), Sharing("iid", 5, uneven=1.0)))
+    table = np.array(counts(images([0] * 4000 + [1] * 2000), PartitionOptions("iid", 5, uneven=1.0)))
     assert table.sum(axis=1).max() > 2 * table.sum(axis=1).min()
     np.testing.assert_allclose(table[:, 0], 2 * table[:, 1], atol=4)
 
 
 def test_images_without_labels_can_be_shared():
-    assert counts(images(count=10), Sharing("iid", 3)) == [[4], [3], [3]]
+    assert counts(images(count=10), PartitionOptions("iid", 3)) == [[4], [3], [3]]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +96,7 @@ def test_images_without_labels_can_be_shared():
 )
 def test_by_class_gives_each_client_classes_that_follow_one_another(classes, clients, expected):
     labels = np.tile(np.arange(classes), 6)
-    shards = share(images(labels), Sharing("by_class", clients), 0)
+    shards = partition_images(images(labels), PartitionOptions("by_class", clients), 0)
     held = [np.unique(labels[rows]).tolist() for rows in shards]
     assert [len(own) for own in held] == expected
     assert np.concatenate(held).tolist() == list(range(classes))
@@ -97,7 +104,7 @@ def test_by_class_gives_each_client_classes_that_follow_one_another(classes, cli
 
 @pytest.mark.parametrize("name", ["by_class", "dirichlet"])
 def test_images_without_a_label_are_spread_evenly(name):
-    table = counts(images([0] * 30 + [1] * 30 + [-1] * 40), Sharing(name, 2))
+    table = counts(images([0] * 30 + [1] * 30 + [-1] * 40), PartitionOptions(name, 2))
     assert [row[-1] for row in table] == [20, 20]
     if name == "by_class":
         assert [row[:-1] for row in table] == [[30, 0], [0, 30]]
@@ -105,14 +112,17 @@ def test_images_without_a_label_are_spread_evenly(name):
 
 def test_alpha_says_how_uneven_the_classes_are():
     labels = np.tile(np.arange(10), 200)
-    spread = [np.array(counts(images(labels), Sharing("dirichlet", 5, a))).std() for a in (0.1, 1.0, 1000.0)]
+    spread = [
+        np.array(counts(images(labels), PartitionOptions("dirichlet", 5, a))).std()
+        for a in (0.1, 1.0, 1000.0)
+    ]
     assert spread[0] > spread[1] > spread[2]
     assert spread[2] < 5
 
 
 def test_dirichlet_shares_have_the_mean_and_variance_of_theory():
     given_images, alpha = images([0] * 1000), 2.0
-    sharing = Sharing("dirichlet", 4, alpha)
+    sharing = PartitionOptions("dirichlet", 4, alpha)
     shares = np.array([counts(given_images, sharing, seed)[0][0] for seed in range(800)]) / 1000
     variance = 0.25 * 0.75 / (4 * alpha + 1)
     assert shares.mean() == pytest.approx(0.25, abs=4 * (variance / 800) ** 0.5)
@@ -121,18 +131,21 @@ def test_dirichlet_shares_have_the_mean_and_variance_of_theory():
 
 def test_dirichlet_leaves_nobody_below_the_smallest_size():
     given_images = images(np.tile(np.arange(3), 60))
-    sharing = Sharing("dirichlet", 5, 0.3, smallest=12)
+    sharing = PartitionOptions("dirichlet", 5, 0.3, smallest=12)
     for seed in range(20):
-        assert min(map(len, share(given_images, sharing, seed))) >= 12
+        assert min(map(len, partition_images(given_images, sharing, seed))) >= 12
 
 
 def test_groups_are_clients_and_give_their_number_and_names():
     given_images = images([0, 1, 0, 1, 1], groups=[2, 0, 2, 0, 0], owners=("Aachen", "Bern", "Cork"))
-    shards = share(given_images, Sharing("by_group"), 0)
+    shards = partition_images(given_images, PartitionOptions("by_group"), 0)
     assert [rows.tolist() for rows in shards] == [[1, 3, 4], [0, 2]]
     assert holdings(given_images, shards).clients == ("Aachen", "Cork")
-    assert resolve(Sharing("by_group"), given_images).clients == 2
-    assert holdings(given_images, share(given_images, Sharing("iid", 2), 0)).clients == ("0", "1")
+    assert resolve(PartitionOptions("by_group"), given_images).clients == 2
+    assert holdings(given_images, partition_images(given_images, PartitionOptions("iid", 2), 0)).clients == (
+        "0",
+        "1",
+    )
 
 
 def test_the_table_names_classes_and_counts_what_has_none_last():
@@ -144,7 +157,9 @@ def test_the_table_names_classes_and_counts_what_has_none_last():
 
 def test_the_file_holds_rows_and_table_without_pickle():
     given_images = images([0, 1, 1, 0], classes=("cat", "dog"))
-    file = np.load(io.BytesIO(packed(given_images, [np.array([1, 2]), np.array([0, 3])])), allow_pickle=False)
+    file = np.load(
+        io.BytesIO(encode_partition(given_images, [np.array([1, 2]), np.array([0, 3])])), allow_pickle=False
+    )
     assert {key: file[key].tolist() for key in file.files} == {
         "rows_0": [1, 2],
         "rows_1": [0, 3],
@@ -153,7 +168,7 @@ def test_the_file_holds_rows_and_table_without_pickle():
         "holdings": [[0, 2], [2, 0]],
     }
     assert file["rows_0"].dtype == file["holdings"].dtype == np.int64
-    unknown = np.load(io.BytesIO(packed(images(count=2), [np.array([0, 1])])), allow_pickle=False)
+    unknown = np.load(io.BytesIO(encode_partition(images(count=2), [np.array([0, 1])])), allow_pickle=False)
     assert set(unknown.files) == {"rows_0", "clients"}
 
 
@@ -184,13 +199,15 @@ def test_what_cannot_be_shared_is_refused_with_a_remedy():
 )
 def test_options_that_mean_nothing_are_refused(options, sentence):
     with pytest.raises(InputError, match=sentence):
-        Sharing(**options)
+        PartitionOptions(**options)
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_one_client_has_everything(name):
     given_images = images([0, 1, 1], groups=[0, 0, 0])
-    assert [rows.tolist() for rows in share(given_images, Sharing(name), 0)] == [[0, 1, 2]]
+    assert [rows.tolist() for rows in partition_images(given_images, PartitionOptions(name), 0)] == [
+        [0, 1, 2]
+    ]
 
 
 @pytest.fixture
@@ -207,7 +224,7 @@ def test_first_folders_can_be_owners_and_second_ones_classes(clinics):
     loaded = Folder(root=clinics, groups=True, size=4).load()
     assert (loaded.owners, loaded.groups.tolist()) == (("bonn", "ulm"), [0, 0, 1, 1])
     assert (loaded.classes, loaded.labels.tolist()) == (("cat", "dog"), [0, 1, 1, 1])
-    assert counts(loaded, Sharing("by_group")) == [[1, 1], [0, 2]]
+    assert counts(loaded, PartitionOptions("by_group")) == [[1, 1], [0, 2]]
     assert Folder(root=clinics, size=4).load().groups is None
 
 

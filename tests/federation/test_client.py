@@ -9,7 +9,7 @@ from fedmcc.data import load_dataset
 from fedmcc.federation.client import Client
 from fedmcc.messages import Task
 from fedmcc.numerics.randomness import generator
-from fedmcc.numerics.state_dicts import detached, prefixed, select
+from fedmcc.numerics.state_dicts import add_prefix, detached, select
 from fedmcc.runs.build import build_network
 from fedmcc.runs.checkpoints import load_state, save_state
 from fedmcc.runs.resolve import resolve
@@ -50,7 +50,7 @@ def _rounds(config, client, net, count, keep_file=None):
     """Rounds of one client whose model comes back to it as it was sent."""
     (stage,) = config.method.stages()
     weights = detached(select(net.state_dict(), stage.shared))
-    state = prefixed("net", detached(net.state_dict()))
+    state = add_prefix("net", detached(net.state_dict()))
     for number in range(1, count + 1):
         update, state, _ = _answer(client, net, stage, Task(0, stage.name, number, weights), state)
         weights = update.weights
@@ -153,7 +153,7 @@ def test_an_answer_depends_on_nothing_but_task_and_state():
     """The workbench may come from another client with other weights."""
     config, client, net = _setup()
     (stage,) = config.method.stages()
-    state = prefixed("net", detached(net.state_dict()))
+    state = add_prefix("net", detached(net.state_dict()))
     task = Task(0, "joint", 1, detached(select(net.state_dict(), stage.shared)))
     first, *_ = _answer(client, net, stage, task, state)
     again, *_ = _answer(client, net, stage, task, state)
@@ -164,14 +164,14 @@ def test_an_answer_depends_on_nothing_but_task_and_state():
 def test_answering_leaves_the_task_and_the_old_state_alone():
     config, client, net = _setup()
     (stage,) = config.method.stages()
-    state = prefixed("net", detached(net.state_dict()))
+    state = add_prefix("net", detached(net.state_dict()))
     task = Task(0, "joint", 1, detached(select(net.state_dict(), stage.shared)))
-    before = detached(state | prefixed("task", task.weights))
+    before = detached(state | add_prefix("task", task.weights))
     _, new, _ = _answer(client, net, stage, task, state)
     kept = detached(new)
     _answer(client, net, stage, replace(task, round=2), new)
     assert all(
-        torch.equal(before[name], value) for name, value in (state | prefixed("task", task.weights)).items()
+        torch.equal(before[name], value) for name, value in (state | add_prefix("task", task.weights)).items()
     )
     assert all(torch.equal(kept[name], new[name]) for name in new)
 
@@ -207,7 +207,7 @@ def test_a_kept_optimiser_too_follows_the_schedule(round, share):
         (stage,) = config.method.stages()
         stage = replace(stage, epochs=1)
         before = detached(select(net.state_dict(), stage.trained))
-        state = prefixed("net", detached(net.state_dict()))
+        state = add_prefix("net", detached(net.state_dict()))
         task = Task(0, stage.name, round, before)
         after = _answer(replace(client, training=training), net, stage, task, state)[0].weights
         moved.append(torch.cat([(after[name] - before[name]).flatten() for name in before if "bias" in name]))

@@ -11,7 +11,7 @@ from fedmcc.messages import Task
 from fedmcc.methods.fedbyol import FedBYOL, Outputs
 from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.networks.initialise import initialise
-from fedmcc.numerics.state_dicts import detached, prefixed, select
+from fedmcc.numerics.state_dicts import add_prefix, detached, select
 from fedmcc.training.loop import Training, train, trainable
 from fedmcc.views import preset
 
@@ -106,7 +106,7 @@ def test_the_target_is_copied_at_the_first_meeting_and_kept_afterwards():
 
 def test_an_answer_carries_online_and_predictor_and_the_target_stays_home():
     net = _net()
-    update, state = _answer(net, prefixed("net", detached(net.state_dict())))
+    update, state = _answer(net, add_prefix("net", detached(net.state_dict())))
     assert set(update.weights) == {
         name for name in net.state_dict() if name.startswith(("online.", "predictor."))
     }
@@ -116,7 +116,7 @@ def test_an_answer_carries_online_and_predictor_and_the_target_stays_home():
 
 def test_the_target_of_the_last_round_meets_the_next():
     net = _net()
-    _, first = _answer(net, prefixed("net", detached(net.state_dict())))
+    _, first = _answer(net, add_prefix("net", detached(net.state_dict())))
     other = _net(seed=9)  # a workbench that has served another client, and another global model
     net.load_state_dict(other.state_dict())
     memory = {"met": torch.tensor(True)}

@@ -12,7 +12,7 @@ from fedmcc.messages import Task
 from fedmcc.methods.fedmoco import FedMoCo, Outputs
 from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.networks.initialise import initialise
-from fedmcc.numerics.state_dicts import detached, prefixed, select
+from fedmcc.numerics.state_dicts import add_prefix, detached, select
 from fedmcc.training.loop import Training, train, trainable
 from fedmcc.views import preset
 
@@ -121,7 +121,7 @@ def test_an_answer_carries_the_query_alone_and_the_queue_stays_home():
     images = load_dataset("digits", limit=16).images
     client = Client(0, images, preset("digits", size=8), Training(batch_size=8, keep_optimizer=False), 0)
     task = Task(0, stage.name, 1, detached(select(net.state_dict(), stage.shared)))
-    answer = client.answer(net, stage, task, prefixed("net", detached(net.state_dict())))
+    answer = client.answer(net, stage, task, add_prefix("net", detached(net.state_dict())))
     update, state = _last(answer)
     assert set(update.weights) == {name for name in net.state_dict() if name.startswith("online.")}
     assert update.extras == {}

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedmcc.networks import ENCODERS
-from fedmcc.networks.fuse_batchnorm import folded
+from fedmcc.networks.fuse_batchnorm import fuse_batchnorm
 
 
 def _with_statistics(encoder):
@@ -27,7 +27,7 @@ def test_an_encoder_without_its_batchnorms_gives_the_same_features(name):
     encoder = _with_statistics(ENCODERS[name]().build(3, 16))
     images = torch.rand(5, 3, 16, 16, generator=torch.Generator().manual_seed(1))
     before = {key: value.clone() for key, value in encoder.state_dict().items()}
-    copy = folded(encoder, images[:2])
+    copy = fuse_batchnorm(encoder, images[:2])
     assert _norms(copy) == 0 < _norms(encoder)
     with torch.no_grad():
         torch.testing.assert_close(copy(images), encoder(images), rtol=1e-4, atol=1e-5)
@@ -36,7 +36,7 @@ def test_an_encoder_without_its_batchnorms_gives_the_same_features(name):
 
 def test_group_normalisation_stays():
     encoder = ENCODERS["convnet"](norm="group").build(1, 16).eval()
-    copy = folded(encoder, torch.rand(2, 1, 16, 16))
+    copy = fuse_batchnorm(encoder, torch.rand(2, 1, 16, 16))
     assert [type(layer) for layer in copy.modules()] == [type(layer) for layer in encoder.modules()]
 
 
@@ -54,4 +54,4 @@ class Twice(nn.Module):
 
 def test_an_encoder_that_cannot_be_folded_is_left_as_it_is():
     encoder = _with_statistics(Twice())
-    assert folded(encoder, torch.rand(2, 1, 8, 8)) is encoder
+    assert fuse_batchnorm(encoder, torch.rand(2, 1, 8, 8)) is encoder

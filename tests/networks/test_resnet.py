@@ -7,7 +7,7 @@ from torch import nn
 
 from fedmcc.errors import InputError
 from fedmcc.networks import ENCODERS
-from fedmcc.networks.heads import groups
+from fedmcc.networks.heads import group_count
 from fedmcc.networks.pretrained import load_encoder
 from fedmcc.networks.resnet import ResNet18, ResNet50
 
@@ -120,8 +120,8 @@ def test_group_norm_keeps_the_names_of_weights() -> None:
     [(1, 1), (8, 1), (16, 1), (40, 2), (56, 2), (64, 4), (128, 8), (512, 32), (2048, 32)],
 )
 def test_groups_divide_channels_and_have_at_least_sixteen(channels: int, expected: int) -> None:
-    assert groups(channels) == expected
-    assert channels % groups(channels) == 0
+    assert group_count(channels) == expected
+    assert channels % group_count(channels) == 0
 
 
 def test_torchvision_checkpoint_loads_unchanged(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ ROWS = np.concatenate(
 
 
 def test_no_centre_stands_for_fewer_rows_than_it_must():
-    found, sizes = kmeans.without_small(ROWS, kmeans.fit(ROWS, 8, seed=0), smallest=10)
+    found, sizes = kmeans.merge_small_clusters(ROWS, kmeans.fit(ROWS, 8, seed=0), smallest=10)
     assert sizes.min() >= 10
     assert sizes.sum() == len(ROWS)
     np.testing.assert_allclose(sizes @ found, ROWS.sum(axis=0))  # each is the mean of its rows
 
 
 def test_lone_rows_join_the_nearest_centre():
-    found, sizes = kmeans.without_small(ROWS, kmeans.fit(ROWS, 3, seed=0), smallest=3)
+    found, sizes = kmeans.merge_small_clusters(ROWS, kmeans.fit(ROWS, 3, seed=0), smallest=3)
     assert sorted(sizes.tolist()) == [32, 40]
     assert np.abs(found[sizes.argmin()] - ROWS[40:].mean(axis=0)).max() < 1e-9
 
@@ -26,6 +26,6 @@ def test_lone_rows_join_the_nearest_centre():
 @pytest.mark.parametrize(("smallest", "count"), [(1, 8), (1000, 1)])
 def test_without_a_limit_all_centres_stay_and_one_always_does(smallest, count):
     model = kmeans.fit(ROWS, 8, seed=0)
-    found, sizes = kmeans.without_small(ROWS, model, smallest)
+    found, sizes = kmeans.merge_small_clusters(ROWS, model, smallest)
     assert len(found) == len(sizes) == count
     assert smallest > 1 or np.array_equal(found, model.cluster_centers_)

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from fedmcc.losses import cluster_balance, contrast, in_blocks, spectral_contrast
 from fedmcc.numerics.loss_gradients import (
-    Form,
+    ContrastOptions,
     balance_gradient,
     cluster_contrast_gradients,
     contrast_by_autograd,
@@ -66,7 +66,7 @@ def _close(found, expected, tolerance=1e-8):
 @over_forms
 def test_the_closed_forms_of_the_contrast_are_finite_differences_of_it(positive):
     u, v = _rows()
-    found = contrast_gradients(u, v, Form(TAU, positive))
+    found = contrast_gradients(u, v, ContrastOptions(TAU, positive))
     _close(found.u, _differences(lambda x: _slow(x, v, positive), u))
     _close(found.v, _differences(lambda x: _slow(u, x, positive), v))
 
@@ -74,7 +74,7 @@ def test_the_closed_forms_of_the_contrast_are_finite_differences_of_it(positive)
 @over_forms
 def test_the_closed_forms_of_the_contrast_agree_with_autograd(positive):
     u, v = _rows()
-    found = contrast_gradients(u, v, Form(TAU, positive))
+    found = contrast_gradients(u, v, ContrastOptions(TAU, positive))
     for own, expected in zip(found[:2], _autograd(lambda *x: contrast(*x, TAU, positive), u, v), strict=True):
         _close(own, expected)
 
@@ -82,7 +82,7 @@ def test_the_closed_forms_of_the_contrast_agree_with_autograd(positive):
 @over_forms
 def test_the_closed_forms_for_columns_agree_with_autograd_and_differences(positive):
     y_a, y_b = (rows.softmax(dim=1) for rows in _rows(6, 4))
-    found = cluster_contrast_gradients(y_a, y_b, Form(TAU, positive))
+    found = cluster_contrast_gradients(y_a, y_b, ContrastOptions(TAU, positive))
     expected = _autograd(lambda a, b: contrast(a.T, b.T, TAU, positive), y_a, y_b)
     for own, other in zip(found, expected, strict=True):
         _close(own, other)
@@ -150,7 +150,7 @@ def test_the_printed_gradient_of_the_contrast_is_not_its_derivative_even_with_th
 @over_blocks
 def test_blocks_give_the_loss_and_the_gradients_of_the_whole(positive, block):
     u, v = _rows(12)
-    dense, blocks = Form(TAU, positive, 12), Form(TAU, positive, block)
+    dense, blocks = ContrastOptions(TAU, positive, 12), ContrastOptions(TAU, positive, block)
     _close(contrast_value(u, v, blocks), contrast(u, v, TAU, positive), 1e-14)
     for own, expected in zip(
         contrast_gradients(u, v, blocks)[:2], contrast_gradients(u, v, dense)[:2], strict=True
@@ -164,7 +164,7 @@ def test_blocks_give_the_loss_and_the_gradients_of_the_whole(positive, block):
 def test_both_ways_through_blocks_agree_with_the_dense_loss_and_what_else_repels(by, positive, block):
     u, v = _rows(12)
     further = torch.linspace(-2, 3, 12, dtype=torch.float64)
-    inputs, form = (u, v, further), Form(TAU, positive, block)
+    inputs, form = (u, v, further), ContrastOptions(TAU, positive, block)
     dense = lambda a, b, f: contrast(a, b, TAU, positive, f)  # noqa: E731
     _close(by(u, v, form, further), dense(*inputs), 1e-14)
     found = _autograd(lambda a, b, f: 3 * by(a, b, form, f), *inputs)
@@ -174,15 +174,15 @@ def test_both_ways_through_blocks_agree_with_the_dense_loss_and_what_else_repels
 
 def test_what_is_asked_for_no_gradient_gets_none():
     u, v = _rows()
-    (only,) = torch.autograd.grad(contrast_by_closed_form(u, v.requires_grad_(), Form(TAU)), v)
-    _close(only, contrast_gradients(u, v.detach(), Form(TAU)).v, 1e-14)
+    (only,) = torch.autograd.grad(contrast_by_closed_form(u, v.requires_grad_(), ContrastOptions(TAU)), v)
+    _close(only, contrast_gradients(u, v.detach(), ContrastOptions(TAU)).v, 1e-14)
 
 
 @pytest.mark.parametrize("temperature", [0.005, 0.07])
 def test_low_temperatures_and_zero_rows_stay_finite_in_single_precision(temperature):
     u, v = (rows.float() for rows in _rows(8))
     u[0] = 0
-    form = Form(temperature)
+    form = ContrastOptions(temperature)
     assert torch.isfinite(contrast_value(u, v, form))
     assert all(torch.isfinite(slope).all() for slope in contrast_gradients(u, v, form)[:2])
 

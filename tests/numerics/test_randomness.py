@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmcc.numerics.randomness import GlobalState, derive, generator
+from fedmcc.numerics.randomness import GlobalRandomState, derive, generator
 
 
 def test_same_place_gives_the_same_numbers_whatever_ran_before():
@@ -65,7 +65,7 @@ class Accelerator:
 
 def test_global_state_brings_the_cpus_numbers_back():
     with torch.random.fork_rng():
-        state = GlobalState.of(torch.device("cpu"))
+        state = GlobalRandomState.of(torch.device("cpu"))
         first = torch.rand(3)
         state.restore()
         assert torch.equal(torch.rand(3), first)
@@ -77,7 +77,7 @@ def test_global_state_brings_a_devices_numbers_back_as_well(monkeypatch, name):
     accelerator = Accelerator() if name == "mps" else Accelerator(device)
     monkeypatch.setattr(torch, "get_device_module", lambda asked: {device: accelerator}[asked])
     accelerator.drawn = 5
-    state = GlobalState.of(device)
+    state = GlobalRandomState.of(device)
     accelerator.drawn = 9
     state.restore()
     assert accelerator.drawn == 5

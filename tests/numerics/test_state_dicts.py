@@ -4,14 +4,14 @@ import torch
 from torch import nn
 
 from fedmcc.numerics.state_dicts import (
-    adopt,
-    below,
-    bytes_of,
+    add_prefix,
+    copy_into,
     detached,
-    distance,
-    mix,
-    prefixed,
+    interpolate,
+    mean_distance,
     select,
+    size_in_bytes,
+    strip_prefix,
     weighted_average,
 )
 
@@ -76,8 +76,8 @@ def test_selection_takes_whole_names_only():
 
 def test_below_undoes_prefixed_and_ignores_other_prefixes():
     (state,) = _states(1)
-    mixed = prefixed("net", state) | {"network.w": torch.zeros(1), "net": torch.zeros(1)}
-    found = below("net", mixed)
+    mixed = add_prefix("net", state) | {"network.w": torch.zeros(1), "net": torch.zeros(1)}
+    found = strip_prefix("net", mixed)
     assert found.keys() == state.keys()
     assert all(found[name] is state[name] for name in state)
 
@@ -96,26 +96,26 @@ def test_detached_state_is_left_alone_by_training():
 def test_adopting_overwrites_the_named_tensors_and_leaves_the_others():
     net = nn.Linear(2, 2)
     bias = net.bias.detach().clone()
-    adopt(net, {"weight": torch.full((2, 2), 5.0)})
+    copy_into(net, {"weight": torch.full((2, 2), 5.0)})
     assert torch.equal(net.weight.detach(), torch.full((2, 2), 5.0))
     assert torch.equal(net.bias.detach(), bias)
 
 
 def test_adopting_an_unexpected_name_is_an_error():
     with pytest.raises(KeyError, match=r"weights"):
-        adopt(nn.Linear(2, 2), {"weights": torch.zeros(2, 2)})
+        copy_into(nn.Linear(2, 2), {"weights": torch.zeros(2, 2)})
 
 
 def test_bytes_are_those_of_the_numbers():
     state = {"a": torch.zeros(3, 5), "b": torch.zeros(2, dtype=torch.int64), "c": torch.zeros(())}
-    assert bytes_of(state) == 3 * 5 * 4 + 2 * 8 + 4
-    assert bytes_of({}) == 0
+    assert size_in_bytes(state) == 3 * 5 * 4 + 2 * 8 + 4
+    assert size_in_bytes({}) == 0
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_a_mix_has_its_share_of_the_first_and_the_rest_of_the_second(share):
     a, b = _states(2)
-    found = mix(a, b, share)
+    found = interpolate(a, b, share)
     for name in ("w", "b"):
         expected = share * a[name].numpy().astype(np.float64) + (1 - share) * b[name].numpy().astype(
             np.float64
@@ -125,13 +125,13 @@ def test_a_mix_has_its_share_of_the_first_and_the_rest_of_the_second(share):
 
 def test_a_mix_at_its_ends_is_one_of_the_two_bit_for_bit():
     a, b = _states(2)
-    assert all(torch.equal(mix(a, b, 1.0)[name], a[name]) for name in a)
-    assert all(torch.equal(mix(a, b, 0.0)[name], b[name]) for name in a)
+    assert all(torch.equal(interpolate(a, b, 1.0)[name], a[name]) for name in a)
+    assert all(torch.equal(interpolate(a, b, 0.0)[name], b[name]) for name in a)
 
 
 def test_a_mix_has_the_names_of_the_first_and_the_larger_counter():
     a, b = {"count": torch.tensor(3)}, {"count": torch.tensor(8), "w": torch.zeros(2)}
-    found = mix(a, b, 0.9)
+    found = interpolate(a, b, 0.9)
     assert found.keys() == {"count"}
     assert found["count"].item() == 8
 
@@ -139,13 +139,13 @@ def test_a_mix_has_the_names_of_the_first_and_the_larger_counter():
 def test_distance_is_the_mean_over_tensors_of_their_euclidean_distance():
     a = {"x": torch.tensor([[3.0, 0.0], [0.0, 4.0]]), "y": torch.tensor([1.0])}
     b = {"x": torch.zeros(2, 2), "y": torch.tensor([-2.0]), "z": torch.ones(9)}
-    assert distance(a, b) == pytest.approx((5 + 3) / 2)
-    assert distance(a, a) == 0.0
+    assert mean_distance(a, b) == pytest.approx((5 + 3) / 2)
+    assert mean_distance(a, a) == 0.0
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_an_average_in_blocks_has_the_bits_of_one_sum_over_whole_tensors(monkeypatch, layout):
-    monkeypatch.setattr("fedmcc.numerics.state_dicts.BLOCK", 50)
+    monkeypatch.setattr("fedmcc.numerics.state_dicts.BLOCK_ELEMENTS", 50)
     draw = torch.Generator().manual_seed(0)
     states = [{"w": torch.randn(7, 5, 3, 3, generator=draw).to(memory_format=layout)} for _ in range(4)]
     weights = [3.0, 1.0, 0.5, 7.0]
@@ -161,5 +161,5 @@ def test_adopting_another_shape_is_an_error_and_changes_nothing():
     net = nn.Linear(2, 2)
     before = detached(net.state_dict())
     with pytest.raises(ValueError, match=r"weight is \(1, 2\), not \(2, 2\)"):
-        adopt(net, {"bias": torch.zeros(2), "weight": torch.zeros(1, 2)})
+        copy_into(net, {"bias": torch.zeros(2), "weight": torch.zeros(1, 2)})
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())

@@ -126,7 +126,7 @@ def test_a_run_is_finished_when_its_scores_are_there(run):
 
 def test_two_cannot_work_on_a_run_at_once(run):
     in_use = pytest.raises(InputError, match="in use by another process")
-    with run.claimed(), in_use, load_run(run.path).claimed():
+    with run.locked(), in_use, load_run(run.path).locked():
         pass
-    with run.claimed():  # let go of afterwards
+    with run.locked():  # let go of afterwards
         pass

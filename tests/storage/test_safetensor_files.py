@@ -2,10 +2,17 @@ import pytest
 import safetensors.torch
 import torch
 
-from fedmcc.storage.safetensor_files import KINDS, from_bytes, load_state, save_state, save_states, to_bytes
+from fedmcc.storage.safetensor_files import (
+    DTYPE_NAMES,
+    from_bytes,
+    load_state,
+    save_state,
+    save_states,
+    to_bytes,
+)
 
 STATE = {
-    **{f"kind of {kind}": torch.arange(6).reshape(2, 3).to(kind) for kind in KINDS},
+    **{f"kind of {kind}": torch.arange(6).reshape(2, 3).to(kind) for kind in DTYPE_NAMES},
     "scalar": torch.tensor(1.5),
     "nothing": torch.zeros(0, 3),
     "größe": torch.tensor([2.0]),

@@ -107,7 +107,7 @@ def partition(
     if out is not None:
         pictures.refuse_unless_png(out)
     images = loaded.data.load()
-    if complaint := images.complaint():
+    if complaint := images.skipped_message():
         output.warn(complaint)
     held = holdings(images, build.share_out(loaded, images))
     output.show_holdings(held.clients, held.classes, held.counts.tolist())

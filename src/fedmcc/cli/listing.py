@@ -5,7 +5,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from fedmcc.data import DATASETS
-from fedmcc.data.partition import PARTITIONS, Sharing
+from fedmcc.data.partition import PARTITIONS, PartitionOptions
 from fedmcc.federation.engines import ENGINES
 from fedmcc.methods import CLUSTERINGS, METHODS
 from fedmcc.networks import ENCODERS
@@ -50,7 +50,7 @@ def _options(entry: Any) -> str:
 
 
 def _sharing(name: str) -> str:
-    read = [field for field in fields(Sharing) if READ_BY.get(field.name, name) == name]
+    read = [field for field in fields(PartitionOptions) if READ_BY.get(field.name, name) == name]
     return " ".join(f"{field.name}={_shown(field.default)}" for field in read)
 
 

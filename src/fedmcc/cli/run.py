@@ -112,7 +112,7 @@ def _begin(loaded: "Config", out: Path | None, name: str, wishes: Wishes) -> "Ru
 
     _check(wishes)
     prepared = build.prepare(loaded)
-    if complaint := prepared.images.complaint():
+    if complaint := prepared.images.skipped_message():
         output.warn(complaint)
     run = experiment.begin(prepared, out or directory.next_free(Path("runs"), name))
     held = holdings(prepared.images, prepared.shards)

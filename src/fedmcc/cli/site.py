@@ -27,7 +27,7 @@ def check(
 
     found = survey(resolve_recipe(data, recipe))
     output.say(f"{len(found.images):,} images found, {len(found.images.skipped):,} files unreadable.")
-    if complaint := found.images.complaint():
+    if complaint := found.images.skipped_message():
         output.warn(complaint)
     smallest, middle, largest = ("{} × {}".format(*size) for size in found.sizes[:3])
     output.say(f"{smallest} to {largest} pixels, median {middle}; {filesize.decimal(found.sizes.bytes)}.")

@@ -9,12 +9,12 @@ from gzip import BadGzipFile
 from pathlib import Path, PurePosixPath
 from typing import Protocol, runtime_checkable
 
-from fedmcc.data.cache import filled_once
+from fedmcc.data.cache import create_folder_once
 from fedmcc.data.download import Remote, fetch
-from fedmcc.data.progress_bar import counting
+from fedmcc.data.progress_bar import progress_counter
 from fedmcc.errors import InputError
 
-DAMAGE = (BadGzipFile, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
+DAMAGED_ARCHIVE_ERRORS = (BadGzipFile, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 
 
 @runtime_checkable
@@ -25,7 +25,7 @@ class Readable(Protocol):
         """The next `size` bytes."""
 
 
-def unpacked(archive: Remote, inner: str, mark: str, homes: tuple[Path, ...]) -> Path:
+def find_or_unpack(archive: Remote, inner: str, mark: str, homes: tuple[Path, ...]) -> Path:
     """The folder with the file `mark`: one of `homes`, `inner` below it, or the archive's content."""
     for folder in (path for home in homes for path in (home / inner, home)):
         if (folder / mark).exists():
@@ -39,16 +39,16 @@ def unpack(archive: Path, inner: str) -> Path:
 
     def fill(folder: Path) -> None:
         try:
-            with counting(f"unpacking {archive.name}") as advance:
+            with progress_counter(f"unpacking {archive.name}") as advance:
                 for parts, content in _members(archive):
                     _write(folder.joinpath(*parts), content)
                     advance(1)
-        except DAMAGE as error:
+        except DAMAGED_ARCHIVE_ERRORS as error:
             raise InputError(
                 f"{archive} is damaged: {error}. Delete it, and it is downloaded again."
             ) from error
 
-    return filled_once(archive.parent / inner, fill)
+    return create_folder_once(archive.parent / inner, fill)
 
 
 def _members(archive: Path) -> Iterator[tuple[tuple[str, ...], Readable]]:

@@ -10,7 +10,7 @@ import numpy as np
 from fedmcc.data.base import Images, ImageSet, Labels, Source
 from fedmcc.errors import InputError
 
-DEPTHS = (1, 3)  # channels
+CHANNEL_COUNTS = (1, 3)  # channels
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ def as_images(array: np.ndarray, origin: Path | str) -> Images:
 def _channels_first(array: np.ndarray, origin: Path | str) -> np.ndarray:
     if array.size and array.ndim == 3:
         return array[:, None]
-    if array.size and array.ndim == 4 and array.shape[1] in DEPTHS:
+    if array.size and array.ndim == 4 and array.shape[1] in CHANNEL_COUNTS:
         return array
-    if array.size and array.ndim == 4 and array.shape[3] in DEPTHS:
+    if array.size and array.ndim == 4 and array.shape[3] in CHANNEL_COUNTS:
         return array.transpose(0, 3, 1, 2)
     raise InputError(
         f"The images in {origin} have the shape {array.shape}: "

@@ -37,12 +37,12 @@ class ImageSet:
         names = None if self.names is None else list(np.asarray(self.names, dtype=object)[rows])
         return replace(self, images=self.images[rows], labels=labels, names=names, groups=groups)
 
-    def complaint(self, most: int = 10) -> str | None:
+    def skipped_message(self, max_named: int = 10) -> str | None:
         """One sentence that counts and names the skipped files; None when there are none."""
         if not self.skipped:
             return None
-        more = len(self.skipped) - most
-        named = "; ".join(self.skipped[:most]) + (f"; and {more} more" if more > 0 else "")
+        more = len(self.skipped) - max_named
+        named = "; ".join(self.skipped[:max_named]) + (f"; and {more} more" if more > 0 else "")
         files = "1 file that is" if len(self.skipped) == 1 else f"{len(self.skipped)} files that are"
         return f"Skipped {files} no readable image: {named}."
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedmcc.errors import InputError
 
-LARGE = 1 << 20  # bytes; flushing 100,000 small files one by one would take minutes
+MIN_FLUSH_BYTES = 1 << 20  # bytes; flushing 100,000 small files one by one would take minutes
 
 
 def cache_folder() -> Path:
@@ -37,7 +37,7 @@ def fingerprint(root: Path, names: Iterable[str], *options: object) -> str:
     return digest.hexdigest()[:24]
 
 
-def filled_once(target: Path, fill: Callable[[Path], None]) -> Path:
+def create_folder_once(target: Path, fill: Callable[[Path], None]) -> Path:
     """The folder `target`, filled by `fill` if it is not there yet; an interruption leaves nothing."""
     if target.exists():
         return target
@@ -59,7 +59,7 @@ def filled_once(target: Path, fill: Callable[[Path], None]) -> Path:
 
 def _flush(folder: Path) -> None:
     for path in folder.rglob("*"):
-        if path.is_file() and path.stat().st_size > LARGE:
+        if path.is_file() and path.stat().st_size > MIN_FLUSH_BYTES:
             with path.open("rb+") as file:
                 os.fsync(file.fileno())
 

@@ -7,13 +7,13 @@ from typing import ClassVar, Literal
 import numpy as np
 from jaxtyping import UInt8
 
-from fedmcc.data.archive import unpacked
+from fedmcc.data.archive import find_or_unpack
 from fedmcc.data.base import ImageSet, Source, split_parts
-from fedmcc.data.download import Remote, places
+from fedmcc.data.download import Remote, search_folders
 from fedmcc.errors import InputError
 
-PIXELS = 3 * 32 * 32  # the red plane, the green, the blue, row by row
-TORONTO = ("https://www.cs.toronto.edu/~kriz/",)
+IMAGE_BYTES = 3 * 32 * 32  # the red plane, the green, the blue, row by row
+MIRRORS = ("https://www.cs.toronto.edu/~kriz/",)
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class CIFAR10(Source):
 
     splits: ClassVar[tuple[str, str]] = ("train", "test")
     archive: ClassVar[Remote] = Remote(
-        "cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530", TORONTO
+        "cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530", MIRRORS
     )
     inner: ClassVar[str] = "cifar-10-batches-bin"
     files: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -37,9 +37,9 @@ class CIFAR10(Source):
     def read(self) -> ImageSet:
         """The split's images with their labels."""
         parts = split_parts(self.split, tuple(self.files))
-        homes = places(self.root, self.archive.name.removesuffix("-binary.tar.gz"))
-        folder = unpacked(self.archive, self.inner, self.files["test"][0], homes)
-        length = self.label_bytes + PIXELS
+        homes = search_folders(self.root, self.archive.name.removesuffix("-binary.tar.gz"))
+        folder = find_or_unpack(self.archive, self.inner, self.files["test"][0], homes)
+        length = self.label_bytes + IMAGE_BYTES
         records = np.concatenate(
             [read_records(folder / n, length) for part in parts for n in self.files[part]]
         )
@@ -57,7 +57,7 @@ class CIFAR100(CIFAR10):
     """50,000 + 10,000 photographs of 32 x 32 pixels, 100 classes."""
 
     archive: ClassVar[Remote] = Remote(
-        "cifar-100-binary.tar.gz", "md5:03b5dce01913d631647c71ecec9e9cb8", TORONTO
+        "cifar-100-binary.tar.gz", "md5:03b5dce01913d631647c71ecec9e9cb8", MIRRORS
     )
     inner: ClassVar[str] = "cifar-100-binary"
     files: ClassVar[dict[str, tuple[str, ...]]] = {"train": ("train.bin",), "test": ("test.bin",)}

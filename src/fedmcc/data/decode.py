@@ -9,15 +9,15 @@ from jaxtyping import UInt8
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Picture = UInt8[np.ndarray, "c h w"]
-Sides = tuple[int, int]  # height, then width
+DecodedImage = UInt8[np.ndarray, "c h w"]
+HeightWidth = tuple[int, int]  # height, then width
 
-MOST_PIXELS = 100_000_000  # 300 MB once decoded; larger files are skipped
-GREY = ("1", "L", "LA", "La")
-DEEP = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")  # more than 8 bits
+MAX_IMAGE_PIXELS = 100_000_000  # 300 MB once decoded; larger files are skipped
+GREY_MODES = ("1", "L", "LA", "La")
+HIGH_DEPTH_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")  # more than 8 bits
 
 
-def decode(path: Path, sides: Sides, channels: int) -> Picture:
+def decode(path: Path, sides: HeightWidth, channels: int) -> DecodedImage:
     """The image upright, scaled until it covers these sides, its centre cut out."""
     from PIL import Image, ImageOps
 
@@ -39,7 +39,7 @@ def is_grey(path: Path) -> bool | None:
 
     try:
         with Image.open(path) as image:
-            return image.mode in GREY + DEEP
+            return image.mode in GREY_MODES + HIGH_DEPTH_MODES
     except Exception:  # whatever a damaged file makes a format's reader raise
         return None
 
@@ -58,7 +58,7 @@ def reason(error: Exception) -> str:
 def _refuse_huge(image: "Image") -> None:
     from PIL import Image
 
-    if image.width * image.height > MOST_PIXELS:
+    if image.width * image.height > MAX_IMAGE_PIXELS:
         raise Image.DecompressionBombError
 
 
@@ -66,7 +66,7 @@ def _flatten(image: "Image") -> "Image":
     """Eight bits a channel and no transparency, which becomes white."""
     from PIL import Image
 
-    if image.mode in DEEP:
+    if image.mode in HIGH_DEPTH_MODES:
         return Image.fromarray(_stretch(np.asarray(image)))
     if not image.has_transparency_data:
         return image

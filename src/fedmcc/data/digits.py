@@ -7,7 +7,7 @@ import numpy as np
 
 from fedmcc.data.base import ImageSet, Source
 
-LARGEST = 16  # the grey level that is white
+WHITE_LEVEL = 16  # the grey level that is white
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,6 @@ class Digits(Source):
         from sklearn.datasets import load_digits
 
         bunch = load_digits()
-        images = np.rint(bunch.images * (255 / LARGEST)).astype(np.uint8)
+        images = np.rint(bunch.images * (255 / WHITE_LEVEL)).astype(np.uint8)
         classes = tuple(str(digit) for digit in range(10))
         return ImageSet(images[:, None], bunch.target.astype(np.int64), classes, split="all")

@@ -12,8 +12,8 @@ from fedmcc.errors import InputError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-CHUNK = 1 << 16  # bytes per write
-PATIENCE = (10, 60)  # seconds until a server must answer, and between two pieces
+CHUNK_BYTES = 1 << 16  # bytes per write
+TIMEOUTS = (10, 60)  # seconds until a server must answer, and between two pieces
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Remote:
     mirrors: tuple[str, ...]  # addresses that end in a slash, the name follows
 
 
-def places(root: Path | None, dataset: str) -> tuple[Path, ...]:
+def search_folders(root: Path | None, dataset: str) -> tuple[Path, ...]:
     """Folders where a data set's files may lie; a download goes to the first."""
     if root is None:
         return (cache_folder() / dataset,)
@@ -58,7 +58,7 @@ def _download(remote: Remote, mirror: str, folder: Path) -> str | None:
     pooch.get_logger().setLevel("ERROR")
     with progress_bar(bytes_counted=True) as progress:
         bar = DownloadBar(remote.name, progress)
-        downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK, timeout=PATIENCE)
+        downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK_BYTES, timeout=TIMEOUTS)
         try:
             pooch.retrieve(mirror + remote.name, remote.checksum, remote.name, folder, downloader=downloader)
         except RequestException as error:

@@ -13,13 +13,13 @@ from typing import Literal
 import numpy as np
 
 from fedmcc.data.base import Images, ImageSet, Source
-from fedmcc.data.cache import cache_folder, filled_once, fingerprint, write_images
-from fedmcc.data.decode import Picture, Sides, decode, is_grey, reason
-from fedmcc.data.progress_bar import counting
+from fedmcc.data.cache import cache_folder, create_folder_once, fingerprint, write_images
+from fedmcc.data.decode import DecodedImage, HeightWidth, decode, is_grey, reason
+from fedmcc.data.progress_bar import progress_counter
 from fedmcc.errors import InputError
 
-BLOCK = 128  # images decoded before they are written: the bound on memory
-FORMAT = 1  # raised when decoding changes, so that older caches are not used
+BLOCK_IMAGES = 128  # images decoded before they are written: the bound on memory
+CACHE_VERSION = 1  # raised when decoding changes, so that older caches are not used
 
 
 @dataclass(frozen=True)
@@ -56,22 +56,22 @@ class ImageFiles(Source):
         """The listed files, decoded now or on an earlier day."""
         if self.size < 1:
             raise InputError(f"data.size is {self.size}: give a number of pixels of 1 or more.")
-        return decoded(self.listing().spread(self.limit), (self.size, self.size), self.channels)
+        return decode_files(self.listing().spread(self.limit), (self.size, self.size), self.channels)
 
     def listing(self) -> Listing:
         """The files of the set."""
         raise NotImplementedError
 
 
-def decoded(listing: Listing, sides: Sides, channels: Literal["auto", 1, 3]) -> ImageSet:
+def decode_files(listing: Listing, sides: HeightWidth, channels: Literal["auto", 1, 3]) -> ImageSet:
     """The images of the listed files; a cache in the cache folder holds them."""
-    key = fingerprint(listing.root, listing.names, sides, channels, FORMAT)
+    key = fingerprint(listing.root, listing.names, sides, channels, CACHE_VERSION)
     folder = cache_folder() / "decoded" / key
     try:
         return _open(listing, folder)
     except (OSError, ValueError, KeyError):  # not decoded yet, or damaged since
         shutil.rmtree(folder, ignore_errors=True)
-    filled_once(folder, lambda partial: _decode_all(listing, sides, channels, partial))
+    create_folder_once(folder, lambda partial: _decode_all(listing, sides, channels, partial))
     return _open(listing, folder)
 
 
@@ -91,7 +91,7 @@ def _open(listing: Listing, folder: Path) -> ImageSet:
     return replace(known, groups=groups, owners=listing.owners)
 
 
-def _decode_all(listing: Listing, sides: Sides, channels: Literal["auto", 1, 3], folder: Path) -> None:
+def _decode_all(listing: Listing, sides: HeightWidth, channels: Literal["auto", 1, 3], folder: Path) -> None:
     skipped: dict[str, str] = {}
     with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
         warnings.simplefilter("ignore")  # Pillow's remarks on odd files; what fails is reported
@@ -104,27 +104,27 @@ def _decode_all(listing: Listing, sides: Sides, channels: Literal["auto", 1, 3],
 
 
 def _channels(listing: Listing, pool: ThreadPoolExecutor) -> int:
-    for start in range(0, len(listing.names), BLOCK):
-        paths = [listing.root / name for name in listing.names[start : start + BLOCK]]
+    for start in range(0, len(listing.names), BLOCK_IMAGES):
+        paths = [listing.root / name for name in listing.names[start : start + BLOCK_IMAGES]]
         if any(grey is False for grey in pool.map(is_grey, paths)):
             return 3
     return 1
 
 
 def _blocks(
-    listing: Listing, shape: tuple[Sides, int], pool: ThreadPoolExecutor, skipped: dict[str, str]
+    listing: Listing, shape: tuple[HeightWidth, int], pool: ThreadPoolExecutor, skipped: dict[str, str]
 ) -> Iterator[Images]:
     """Decoded images, block by block; files that are none are entered in `skipped`."""
 
-    def attempt(name: str) -> Picture | str:
+    def attempt(name: str) -> DecodedImage | str:
         try:
             return decode(listing.root / name, *shape)
         except Exception as error:  # whatever a damaged file makes a format's reader raise
             return reason(error)
 
-    with counting("decoding images", len(listing.names)) as advance:
-        for start in range(0, len(listing.names), BLOCK):
-            names = listing.names[start : start + BLOCK]
+    with progress_counter("decoding images", len(listing.names)) as advance:
+        for start in range(0, len(listing.names), BLOCK_IMAGES):
+            names = listing.names[start : start + BLOCK_IMAGES]
             results = list(pool.map(attempt, names))
             skipped |= {name: why for name, why in zip(names, results, strict=True) if isinstance(why, str)}
             pictures = [picture for picture in results if not isinstance(picture, str)]

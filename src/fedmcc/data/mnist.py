@@ -10,11 +10,11 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedmcc.data.base import ImageSet, Source, split_parts
-from fedmcc.data.download import Remote, fetch, places
+from fedmcc.data.download import Remote, fetch, search_folders
 from fedmcc.errors import InputError
 
-PREFIX = {"train": "train", "test": "t10k"}
-UNSIGNED_BYTES = 8  # the third byte of an idx file says the type
+FILE_PREFIXES = {"train": "train", "test": "t10k"}
+IDX_UINT8 = 8  # the third byte of an idx file says the type
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class MNIST(Source):
 
     def read(self) -> ImageSet:
         """The split's images with their labels."""
-        parts = [PREFIX[part] for part in split_parts(self.split, tuple(PREFIX))]
+        parts = [FILE_PREFIXES[part] for part in split_parts(self.split, tuple(FILE_PREFIXES))]
         images = [read_idx(self._file(f"{part}-images-idx3-ubyte"), 3) for part in parts]
         labels = [read_idx(self._file(f"{part}-labels-idx1-ubyte"), 1) for part in parts]
         for part, pixels, numbers in zip(parts, images, labels, strict=True):
@@ -52,7 +52,7 @@ class MNIST(Source):
         return ImageSet(pixels, numbers, self.classes, split=self.split)
 
     def _file(self, stem: str) -> Path:
-        homes = places(self.root, self.name)
+        homes = search_folders(self.root, self.name)
         for home in (*homes, homes[0] / self.torchvision):
             for name in (stem, f"{stem}.gz", stem.replace("-idx", ".idx")):
                 if (home / name).is_file():
@@ -92,7 +92,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} cannot be read: {error}. {remedy}") from error
     start = 4 + 4 * dimensions
-    if len(content) < start or content[:4] != bytes((0, 0, UNSIGNED_BYTES, dimensions)):
+    if len(content) < start or content[:4] != bytes((0, 0, IDX_UINT8, dimensions)):
         raise InputError(f"{path} is not an idx file of {dimensions} dimensions. {remedy}")
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
     values = np.frombuffer(content[start:], dtype=np.uint8)

@@ -18,11 +18,11 @@ from fedmcc.errors import InputError, unknown
 
 Rows = Int64[np.ndarray, " _"]  # clients have different numbers
 Weights = Float64[np.ndarray, " clients"]
-DRAWS = 1000  # attempts of dirichlet to give every client enough
+MAX_DIRICHLET_DRAWS = 1000  # attempts of dirichlet to give every client enough
 
 
 @dataclass(frozen=True)
-class Sharing:
+class PartitionOptions:
     """How a simulation hands out its images."""
 
     name: str = "iid"  # iid, by_class, dirichlet or by_group
@@ -43,7 +43,7 @@ class Sharing:
             raise InputError(f"partition.uneven is {self.uneven}: give a number from 0 to 10.")
 
 
-def iid(images: ImageSet, sharing: Sharing, draw: np.random.Generator) -> list[Rows]:
+def iid(images: ImageSet, sharing: PartitionOptions, draw: np.random.Generator) -> list[Rows]:
     """Every client has the same number of images of every class, up to one; `uneven` changes the sizes."""
     weights = np.exp(sharing.uneven * draw.standard_normal(sharing.clients))
     known = _numbers(images.labels, images)
@@ -51,7 +51,7 @@ def iid(images: ImageSet, sharing: Sharing, draw: np.random.Generator) -> list[R
     return _dealt(np.concatenate(strata), weights)
 
 
-def by_class(images: ImageSet, sharing: Sharing, draw: np.random.Generator) -> list[Rows]:
+def by_class(images: ImageSet, sharing: PartitionOptions, draw: np.random.Generator) -> list[Rows]:
     """Every client has all images of C / K classes that follow one another, and of no other (D8).
 
     Images without a label are spread evenly.
@@ -66,13 +66,13 @@ def by_class(images: ImageSet, sharing: Sharing, draw: np.random.Generator) -> l
     return _joined([shards, _unlabelled(images, sharing, draw)])
 
 
-def dirichlet(images: ImageSet, sharing: Sharing, draw: np.random.Generator) -> list[Rows]:
+def dirichlet(images: ImageSet, sharing: PartitionOptions, draw: np.random.Generator) -> list[Rows]:
     """Every class is spread over the clients by a draw from Dirichlet(alpha), until none is too small.
 
     Images without a label are spread evenly.
     """
     classes = _classes(images)
-    for _ in range(DRAWS):
+    for _ in range(MAX_DIRICHLET_DRAWS):
         drawn = draw.dirichlet([sharing.alpha] * sharing.clients, len(classes))
         pairs = list(zip(classes, drawn, strict=True))
         sizes = sum(np.diff(_bounds(len(rows), weights), prepend=0) for rows, weights in pairs)
@@ -85,7 +85,7 @@ def dirichlet(images: ImageSet, sharing: Sharing, draw: np.random.Generator) -> 
     )
 
 
-def by_group(images: ImageSet, sharing: Sharing, draw: np.random.Generator) -> list[Rows]:
+def by_group(images: ImageSet, sharing: PartitionOptions, draw: np.random.Generator) -> list[Rows]:
     """One client for each group, such as the hospital that an image comes from."""
     groups = _groups(images)
     found = np.unique(groups)
@@ -97,7 +97,7 @@ def by_group(images: ImageSet, sharing: Sharing, draw: np.random.Generator) -> l
     return [np.flatnonzero(groups == group) for group in found]
 
 
-Partition = Callable[[ImageSet, Sharing, np.random.Generator], list[Rows]]
+Partition = Callable[[ImageSet, PartitionOptions, np.random.Generator], list[Rows]]
 
 PARTITIONS: dict[str, Partition] = {
     "iid": iid,
@@ -107,14 +107,14 @@ PARTITIONS: dict[str, Partition] = {
 }
 
 
-def resolve(sharing: Sharing, images: ImageSet) -> Sharing:
+def resolve(sharing: PartitionOptions, images: ImageSet) -> PartitionOptions:
     """The options with the number of clients that the images' groups give, where groups are clients."""
     if sharing.name != "by_group" or sharing.clients > 1:
         return sharing
     return replace(sharing, clients=len(np.unique(_groups(images))))
 
 
-def share(images: ImageSet, sharing: Sharing, seed: int) -> list[Rows]:
+def partition_images(images: ImageSet, sharing: PartitionOptions, seed: int) -> list[Rows]:
     """The rows of each client, sorted: every image is somebody's, and nobody else's."""
     sharing = resolve(sharing, images)
     shards = PARTITIONS[sharing.name](images, sharing, np.random.default_rng(seed))
@@ -143,7 +143,7 @@ def holdings(images: ImageSet, shards: Sequence[Rows]) -> Holdings:
     return Holdings(_clients(images, shards), tuple(_class(images, int(label)) for label in labels), counts)
 
 
-def packed(images: ImageSet, shards: Sequence[Rows]) -> bytes:
+def encode_partition(images: ImageSet, shards: Sequence[Rows]) -> bytes:
     """The content of partition.npz: the rows of each client, and the table where there are labels."""
     table = holdings(images, shards)
     arrays: dict[str, np.ndarray] = {f"rows_{client}": rows for client, rows in enumerate(shards)}
@@ -182,7 +182,7 @@ def _groups(images: ImageSet) -> Labels:
     return groups
 
 
-def _unlabelled(images: ImageSet, sharing: Sharing, draw: np.random.Generator) -> list[Rows]:
+def _unlabelled(images: ImageSet, sharing: PartitionOptions, draw: np.random.Generator) -> list[Rows]:
     """The images without a label, spread evenly over all clients (D16)."""
     rows = np.flatnonzero(_numbers(images.labels, images) < 0)
     return _dealt(draw.permutation(rows), np.ones(sharing.clients))

@@ -29,7 +29,7 @@ def progress_bar(bytes_counted: bool = False) -> Iterator["Progress"]:
 
 
 @contextmanager
-def counting(description: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+def progress_counter(description: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """A bar as a function that is told how many more are done."""
     with progress_bar() as progress:
         task = progress.add_task(description, total=total)

@@ -6,15 +6,15 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedmcc.data.archive import unpacked
+from fedmcc.data.archive import find_or_unpack
 from fedmcc.data.base import Images, ImageSet, Labels, Source, split_parts
-from fedmcc.data.cache import cache_folder, filled_once, fingerprint, write_images
-from fedmcc.data.download import Remote, places
+from fedmcc.data.cache import cache_folder, create_folder_once, fingerprint, write_images
+from fedmcc.data.download import Remote, search_folders
 from fedmcc.errors import InputError
 
 FILES = {"train": "train_X.bin", "test": "test_X.bin", "unlabelled": "unlabeled_X.bin"}
 SHAPE = (3, 96, 96)
-BLOCK = 1000  # images copied at a time
+BLOCK_IMAGES = 1000  # images copied at a time
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ class STL10(Source):
     def read(self) -> ImageSet:
         """The split's images, a view of the file; several splits are joined in memory or on disk."""
         parts = split_parts(self.split, tuple(FILES))
-        folder = unpacked(self.archive, "stl10_binary", "train_X.bin", places(self.root, "stl10"))
+        folder = find_or_unpack(
+            self.archive, "stl10_binary", "train_X.bin", search_folders(self.root, "stl10")
+        )
         images = [_images(folder / FILES[part]) for part in parts]
         labels = [_labels(folder, part, len(rows)) for part, rows in zip(parts, images, strict=True)]
         names = folder / "class_names.txt"
@@ -69,9 +71,11 @@ def _join(folder: Path, parts: list[str], images: list[np.ndarray]) -> Images:
     if "unlabelled" not in parts:
         return np.concatenate(images)
     key = fingerprint(folder, [FILES[part] for part in parts], "joined")
-    blocks = (rows[start : start + BLOCK] for rows in images for start in range(0, len(rows), BLOCK))
+    blocks = (
+        rows[start : start + BLOCK_IMAGES] for rows in images for start in range(0, len(rows), BLOCK_IMAGES)
+    )
     target = cache_folder() / "decoded" / key
-    filled_once(target, lambda partial: write_images(partial / "images.npy", blocks))
+    create_folder_once(target, lambda partial: write_images(partial / "images.npy", blocks))
     joined: Images = np.load(target / "images.npy", mmap_mode="r", allow_pickle=False)
     return joined
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from fedmcc.data.archive import unpacked
+from fedmcc.data.archive import find_or_unpack
 from fedmcc.data.base import split_parts
-from fedmcc.data.download import Remote, places
+from fedmcc.data.download import Remote, search_folders
 from fedmcc.data.image_files import ImageFiles, Listing
 from fedmcc.errors import InputError
 
@@ -29,7 +29,9 @@ class TinyImageNet(ImageFiles):
         """The split's files, class by class in `train`."""
         read = {"train": _train, "val": _val}
         parts = split_parts(self.split, tuple(read))
-        root = unpacked(self.archive, "tiny-imagenet-200", "wnids.txt", places(self.root, "tiny-imagenet"))
+        root = find_or_unpack(
+            self.archive, "tiny-imagenet-200", "wnids.txt", search_folders(self.root, "tiny-imagenet")
+        )
         wnids = sorted((root / "wnids.txt").read_text().split())
         pairs = [pair for part in parts for pair in read[part](root, wnids)]
         if not pairs:

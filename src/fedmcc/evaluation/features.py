@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedmcc.errors import InputError
 from fedmcc.networks.momentum import Branch
-from fedmcc.numerics.state_dicts import State, detached, same
+from fedmcc.numerics.state_dicts import State, detached, equal_states
 from fedmcc.training.loop import DivergedError
 
 Inputs = UInt8[np.ndarray, "n c h w"] | Float32[np.ndarray, "n d"]
@@ -78,7 +78,7 @@ class UntilChanged:
     def get(self, encoder: nn.Module, name: str, compute: Callable[[], Any]) -> Any:
         """What is known by this name, computed if need be."""
         state = encoder.state_dict()
-        if encoder is not self._encoder or not same(state, self._state):
+        if encoder is not self._encoder or not equal_states(state, self._state):
             self._found.clear()
             self._encoder, self._state = encoder, detached(state)
         if name not in self._found:

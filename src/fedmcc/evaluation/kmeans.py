@@ -14,7 +14,7 @@ from fedmcc.messages import Update
 from fedmcc.methods.federated_kmeans import Centroids, FederatedKMeans, Whitening
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.numerics.kmeans import fit, unit_rows
-from fedmcc.numerics.state_dicts import adopt
+from fedmcc.numerics.state_dicts import copy_into
 
 MOST_PIXELS = 2**28  # as 32-bit floats, 1 GiB: all of CIFAR, 1,783 colour images of 224 px
 
@@ -40,7 +40,7 @@ def federated_kmeans(
             Update(client, stage.name, 1, len(rows), None, {}, stage.extras(net, [torch.from_numpy(rows)]))
             for client, rows in enumerate(clients)
         ]
-        adopt(net, stage.combine(replies, net.state_dict()).weights)
+        copy_into(net, stage.combine(replies, net.state_dict()).weights)
     assignments = extract(net.online, features, lambda rows: rows).assignments
     assert assignments is not None
     return np.asarray(assignments.argmax(axis=1), dtype=np.int64)

@@ -13,7 +13,7 @@ from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Memory, Stage
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics.randomness import generator
-from fedmcc.numerics.state_dicts import State, adopt, below, detached, prefixed, select
+from fedmcc.numerics.state_dicts import State, add_prefix, copy_into, detached, select, strip_prefix
 from fedmcc.training.chunked import Pair
 from fedmcc.training.feature_cache import FeatureCache, Features, Source, pairs_of_features
 from fedmcc.training.loop import Step, Training, lazy_pairs, moved, train, trainable
@@ -46,8 +46,8 @@ class Client:
         """
         with timed("receive"):
             task = task.unpacked()
-            adopt(net, below("net", state))
-            memory = below(f"memory.{stage.name}", state)
+            copy_into(net, strip_prefix("net", state))
+            memory = strip_prefix(f"memory.{stage.name}", state)
             memory["samples"] = torch.tensor(len(self.images))
             stage.receive(net, task, memory)
         stage = replace(stage, precision=lower_precision(self.training.precision))
@@ -57,7 +57,7 @@ class Client:
             passed = (task.round - 1) / stage.rounds
             optimizer = self.training.build_optimizer(parameters, stage.pace, passed)
             if self.training.keep_optimizer:
-                _restore(optimizer, below(f"optimizer.{stage.name}", state))
+                _restore(optimizer, strip_prefix(f"optimizer.{stage.name}", state))
             chunks = self.training.chunks(self._batch_size)
             trained, pairs = self._material(net, stage, task)
             for loss in train(net, trained, pairs, optimizer, chunks):
@@ -120,9 +120,9 @@ class Client:
     def _remember(
         self, net: Network, stage: Stage, memory: Memory, optimizer: torch.optim.Optimizer | None
     ) -> State:
-        state = prefixed("net", net.state_dict()) | prefixed(f"memory.{stage.name}", memory)
+        state = add_prefix("net", net.state_dict()) | add_prefix(f"memory.{stage.name}", memory)
         if self.training.keep_optimizer and optimizer is not None:
-            state |= prefixed(f"optimizer.{stage.name}", _moments(optimizer))
+            state |= add_prefix(f"optimizer.{stage.name}", _moments(optimizer))
         return detached(state)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedmcc.errors import InputError
 from fedmcc.messages import Task, Update
 from fedmcc.networks.momentum import Network
-from fedmcc.numerics.state_dicts import State, adopt, weighted_average
+from fedmcc.numerics.state_dicts import State, copy_into, weighted_average
 
 Parts = tuple[str, ...]  # names of submodules, such as "online.encoder"
 Memory = dict[str, Tensor]  # what a client remembers of a stage besides its network
@@ -69,7 +69,7 @@ class Stage:
 
     def receive(self, net: Any, task: Task, memory: Memory) -> None:
         """What a client does with the global model: adopt it."""
-        adopt(net, task.weights)
+        copy_into(net, task.weights)
 
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
         """Small tensors that a client adds to its reply: none. `batches` are its images, not augmented."""

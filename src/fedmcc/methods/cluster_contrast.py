@@ -18,9 +18,9 @@ from fedmcc.methods.base import (
 )
 from fedmcc.methods.mcc import Target
 from fedmcc.networks.heads import cluster_projector
-from fedmcc.networks.momentum import Branch, follow, give_head
+from fedmcc.networks.momentum import Branch, ema_update, set_cluster_projector
 from fedmcc.networks.replay import without_gradient
-from fedmcc.numerics.state_dicts import adopt
+from fedmcc.numerics.state_dicts import copy_into
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ClusterContrast:
         """Give the network an online cluster projector and its target."""
         if not hasattr(net, "target"):
             net.target = Branch(nn.Identity())
-        give_head(net, cluster_projector(features, self.hidden or features, clusters))
+        set_cluster_projector(net, cluster_projector(features, self.hidden or features, clusters))
 
     def stages(self) -> tuple[Stage, ...]:
         """One stage."""
@@ -88,11 +88,11 @@ class Clustering(Stage):
 
     def after_step(self, net: Any, outputs: object) -> None:
         """The target's projector follows; its encoder is not in use."""
-        follow(net.target.cluster_projector, net.online.cluster_projector, self.method.momentum)
+        ema_update(net.target.cluster_projector, net.online.cluster_projector, self.method.momentum)
 
     def receive(self, net: Any, task: Task, memory: Memory) -> None:
         """The head is replaced; its target starts as a copy and stays at home (D10)."""
-        adopt(net, task.weights)
+        copy_into(net, task.weights)
         first = "met" not in memory
         if self.method.target == "reset" or (self.method.target == "keep" and first):
             net.target.cluster_projector.load_state_dict(net.online.cluster_projector.state_dict())

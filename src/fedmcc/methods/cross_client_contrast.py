@@ -12,7 +12,7 @@ from fedmcc.losses import spectral_contrast
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Aggregate, Memory, Parts, Stage, unlike
 from fedmcc.networks.momentum import Branch, MomentumPair
-from fedmcc.numerics.state_dicts import State, adopt
+from fedmcc.numerics.state_dicts import State, copy_into
 
 
 class SeparatedPair(MomentumPair):
@@ -66,7 +66,7 @@ class Separation(Stage):
 
     def receive(self, net: SeparatedPair, task: Task, memory: Memory) -> None:
         """The others' moment is all clients' without one's own, if that is in it; at first there is none."""
-        adopt(net, task.weights)
+        copy_into(net, task.weights)
         net.others.zero_()
         net.share.fill_(1)
         if task.extras:

@@ -14,9 +14,9 @@ from fedmcc.losses import cosine_distance
 from fedmcc.messages import Task
 from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive, refuse_unless_share
 from fedmcc.networks.heads import Norm, normalised_mlp
-from fedmcc.networks.momentum import Branch, PredictingPair
+from fedmcc.networks.momentum import Branch, PredictorPair
 from fedmcc.networks.replay import without_gradient
-from fedmcc.numerics.state_dicts import State, adopt, select
+from fedmcc.numerics.state_dicts import State, copy_into, select
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,19 @@ class FedBYOL:
         refuse_unless_positive(self, "hidden", "projections")
         refuse_unless_share(self, "momentum")
 
-    def build(self, encoder: nn.Module, features: int, clusters: int) -> PredictingPair:
+    def build(self, encoder: nn.Module, features: int, clusters: int) -> PredictorPair:
         """Two branches (f, g_I) and the predictor of the online one."""
         projector = normalised_mlp(features, self.hidden, self.projections, self.norm)
         predictor = normalised_mlp(self.projections, self.hidden, self.projections, self.norm)
-        return PredictingPair(Branch(encoder, projector), predictor)
+        return PredictorPair(Branch(encoder, projector), predictor)
 
     def stages(self) -> tuple[Stage, ...]:
         """A single stage, which learns the representation."""
         return (Representation(rounds=self.rounds, epochs=self.epochs, method=self),)
 
-    def receive(self, net: PredictingPair, task: Task, memory: Memory) -> None:
+    def receive(self, net: PredictorPair, task: Task, memory: Memory) -> None:
         """Online network and predictor are replaced; the target starts as a copy and stays (D10)."""
-        adopt(net, task.weights)
+        copy_into(net, task.weights)
         if "met" not in memory:
             net.reset_target()
         memory["met"] = torch.tensor(True)
@@ -76,7 +76,7 @@ class Representation(Stage):
     trained: Parts = ("online", "predictor")
     shared: Parts = ("online", "predictor")
 
-    def represent(self, net: PredictingPair, a: Tensor, b: Tensor) -> Outputs:
+    def represent(self, net: PredictorPair, a: Tensor, b: Tensor) -> Outputs:
         """Both views through both networks; no gradient reaches the target."""
         online, target = net.online, net.target
         targets = without_gradient(lambda: tuple(target.instance(target.encoder(view)) for view in (a, b)))
@@ -89,10 +89,10 @@ class Representation(Stage):
         p_a, p_b, z_a_target, z_b_target = outputs
         return cosine_distance(p_a, z_b_target) + cosine_distance(p_b, z_a_target)
 
-    def after_step(self, net: PredictingPair, outputs: Outputs) -> None:
+    def after_step(self, net: PredictorPair, outputs: Outputs) -> None:
         """The target follows: P(target) <- m P(target) + (1 - m) P(online)."""
         net.update(self.method.momentum)
 
-    def receive(self, net: PredictingPair, task: Task, memory: Memory) -> None:
+    def receive(self, net: PredictorPair, task: Task, memory: Memory) -> None:
         """The hook in which the methods of this family differ."""
         self.method.receive(net, task, memory)

@@ -22,7 +22,7 @@ from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.networks.pretrained import load_encoder
 from fedmcc.networks.replay import without_gradient
-from fedmcc.numerics.state_dicts import State, adopt
+from fedmcc.numerics.state_dicts import State, copy_into
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Representation(Stage):
 
         Those would repel an image from itself.
         """
-        adopt(net, task.weights)
+        copy_into(net, task.weights)
         net.gathered = net.gathered[:0]
         net.foreign = net.foreign[:0]
         if task.extras:

@@ -7,8 +7,8 @@ import torch
 from fedmcc.messages import Task
 from fedmcc.methods.base import Memory, refuse_unless_positive
 from fedmcc.methods.fedbyol import FedBYOL, kernels
-from fedmcc.networks.momentum import PredictingPair
-from fedmcc.numerics.state_dicts import State, adopt, detached, distance, mix, select
+from fedmcc.networks.momentum import PredictorPair
+from fedmcc.numerics.state_dicts import State, copy_into, detached, interpolate, mean_distance, select
 
 
 @dataclass(frozen=True)
@@ -25,22 +25,22 @@ class FedEMA(FedBYOL):
         super().__post_init__()
         refuse_unless_positive(self, "scale", "autoscale")
 
-    def receive(self, net: PredictingPair, task: Task, memory: Memory) -> None:
+    def receive(self, net: PredictorPair, task: Task, memory: Memory) -> None:
         """mu local + (1 - mu) global if the client trained in the round before, else the global model.
 
         Buffers are the global model's; a target that is older than that is replaced as well.
         """
         local = detached(select(dict(net.named_parameters()), ("online", "predictor")))
-        adopt(net, task.weights)
+        copy_into(net, task.weights)
         if "round" in memory and task.round - int(memory["round"]) == 1:
-            adopt(net, mix(local, task.weights, self._share(local, task.weights, memory)))
+            copy_into(net, interpolate(local, task.weights, self._share(local, task.weights, memory)))
         else:
             net.reset_target()
         memory["round"] = torch.tensor(task.round)
 
     def _share(self, local: State, incoming: State, memory: Memory) -> float:
         """mu_k = min(lambda_k divergence, 1)."""
-        divergence = distance(kernels(local), incoming)
+        divergence = mean_distance(kernels(local), incoming)
         if self.scale is not None:
             return min(self.scale * divergence, 1.0)
         if "scale" not in memory and divergence > 0:  # measured once, then kept

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Parts, Stage, refuse_unless_positive, unlike
-from fedmcc.networks.momentum import Network, give_head
+from fedmcc.networks.momentum import Network, set_cluster_projector
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics import kmeans
 from fedmcc.numerics.state_dicts import State
@@ -54,7 +54,7 @@ class FederatedKMeans:
 
     def extend(self, net: Network, features: int, clusters: int) -> None:
         """Give the network a head of prototypes."""
-        give_head(net, self.head(features, clusters))
+        set_cluster_projector(net, self.head(features, clusters))
 
     def stages(self) -> tuple[Stage, ...]:
         """One or two rounds that train nothing."""
@@ -129,7 +129,7 @@ class Centroids(Stage):
         few = max(len(places) // self.method.images_per_centroid, min(clusters, len(places)))
         count = min(int(self.method.excess * prototypes), few)
         model = kmeans.fit(places, count, self.seed, restarts=LOCAL_RESTARTS)
-        found, sizes = kmeans.without_small(places, model, self.method.smallest)
+        found, sizes = kmeans.merge_small_clusters(places, model, self.method.smallest)
         return {"centroids": torch.from_numpy(found).float(), "sizes": torch.from_numpy(sizes)}
 
     def extras_error(self, update: Update) -> str:

@@ -14,7 +14,7 @@ from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, MomentumPair
 from fedmcc.networks.replay import without_gradient
 from fedmcc.numerics.randomness import generator
-from fedmcc.numerics.state_dicts import adopt
+from fedmcc.numerics.state_dicts import copy_into
 
 
 class MomentumQueue(MomentumPair):
@@ -101,5 +101,5 @@ class Representation(Stage):
 
     def receive(self, net: MomentumQueue, task: Task, memory: Memory) -> None:
         """Both networks start the round as the global one; the queue goes on."""
-        adopt(net, task.weights)
+        copy_into(net, task.weights)
         net.reset_target()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fedmcc.losses import cosine_distance
 from fedmcc.methods.base import Parts, Stage, refuse_unless_positive
 from fedmcc.networks.heads import Norm, normalised_mlp
-from fedmcc.networks.momentum import Branch, Predicting
+from fedmcc.networks.momentum import Branch, PredictorNetwork
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class FedSimSiam:
     def __post_init__(self) -> None:
         refuse_unless_positive(self, "hidden", "projections")
 
-    def build(self, encoder: nn.Module, features: int, clusters: int) -> Predicting:
+    def build(self, encoder: nn.Module, features: int, clusters: int) -> PredictorNetwork:
         """One branch (f, g_I) and its predictor."""
         projector = normalised_mlp(features, self.hidden, self.projections, self.norm)
         predictor = normalised_mlp(self.projections, self.hidden, self.projections, self.norm)
-        return Predicting(Branch(encoder, projector), predictor)
+        return PredictorNetwork(Branch(encoder, projector), predictor)
 
     def stages(self) -> tuple[Stage, ...]:
         """A single stage, which learns the representation."""
@@ -53,7 +53,7 @@ class Representation(Stage):
     trained: Parts = ("online", "predictor")
     shared: Parts = ("online", "predictor")
 
-    def represent(self, net: Predicting, a: Tensor, b: Tensor) -> Outputs:
+    def represent(self, net: PredictorNetwork, a: Tensor, b: Tensor) -> Outputs:
         """Both views through branch and predictor; the projections to be met carry no gradient."""
         z_a = net.online.instance(net.online.encoder(a))
         z_b = net.online.instance(net.online.encoder(b))

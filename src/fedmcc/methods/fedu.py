@@ -6,8 +6,16 @@ from typing import Literal
 from fedmcc.messages import Task
 from fedmcc.methods.base import Memory, refuse_unless_positive
 from fedmcc.methods.fedbyol import FedBYOL, kernels
-from fedmcc.networks.momentum import PredictingPair
-from fedmcc.numerics.state_dicts import State, adopt, below, detached, distance, prefixed, select
+from fedmcc.networks.momentum import PredictorPair
+from fedmcc.numerics.state_dicts import (
+    State,
+    add_prefix,
+    copy_into,
+    detached,
+    mean_distance,
+    select,
+    strip_prefix,
+)
 
 
 @dataclass(frozen=True)
@@ -25,16 +33,16 @@ class FedU(FedBYOL):
         super().__post_init__()
         refuse_unless_positive(self, "threshold")
 
-    def receive(self, net: PredictingPair, task: Task, memory: Memory) -> None:
+    def receive(self, net: PredictorPair, task: Task, memory: Memory) -> None:
         """The online network is replaced, the predictor only if the encoders have not diverged."""
         local = detached(select(net.state_dict(), ("online.encoder", "predictor")))
         met = "met" in memory
         super().receive(net, task, memory)
         if met and self._measure(local, task.weights, memory) >= self.threshold:
-            adopt(net, select(local, ("predictor",)))
+            copy_into(net, select(local, ("predictor",)))
         if self.divergence == "moved":
-            memory |= prefixed("received", kernels(task.weights))
+            memory |= add_prefix("received", kernels(task.weights))
 
     def _measure(self, local: State, incoming: State, memory: Memory) -> float:
-        start = kernels(incoming) if self.divergence == "global" else below("received", memory)
-        return distance(kernels(local), start)
+        start = kernels(incoming) if self.divergence == "global" else strip_prefix("received", memory)
+        return mean_distance(kernels(local), start)

@@ -15,7 +15,7 @@ from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive, re
 from fedmcc.methods.cc import branch
 from fedmcc.networks.momentum import MomentumPair
 from fedmcc.networks.replay import without_gradient
-from fedmcc.numerics.state_dicts import adopt
+from fedmcc.numerics.state_dicts import copy_into
 
 Target = Literal["keep", "reset", "share"]
 
@@ -105,7 +105,7 @@ class Joint(Stage):
 
 def receive_pair(net: MomentumPair, task: Task, memory: Memory, target: Target) -> None:
     """Adopt the global model; the target keeps, resets to it, or came with it."""
-    adopt(net, task.weights)
+    copy_into(net, task.weights)
     first = "met" not in memory
     if target == "reset" or (target == "keep" and first):
         net.reset_target()

@@ -17,7 +17,7 @@ from fedmcc.methods.mcc import receive_pair
 from fedmcc.networks.momentum import Branch
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.networks.replay import without_gradient
-from fedmcc.numerics.state_dicts import State, below, detached, prefixed, select
+from fedmcc.numerics.state_dicts import State, add_prefix, detached, select, strip_prefix
 
 LEARNED = ("encoder", "cluster_projector")
 
@@ -89,7 +89,7 @@ class Polish(Stage):
         """The average; before the first round counts, the model that it started from is kept."""
         weights = super().combine(updates, model).weights
         if updates[0].round == 1:
-            weights |= prefixed("kept", _learned(model, "online"))
+            weights |= add_prefix("kept", _learned(model, "online"))
         return Aggregate(weights, {})
 
 
@@ -135,7 +135,7 @@ class Choice(Stage):
         sizes = torch.einsum("k,kbc->bc", shares, torch.stack([u.extras["sizes"] for u in updates]))
         doubt = shares @ torch.stack([update.extras["doubt"] for update in updates])
         before, after = entr(sizes).sum(dim=1) - doubt
-        return Aggregate({} if after > before else prefixed("online", _learned(model, "kept")), {})
+        return Aggregate({} if after > before else add_prefix("online", _learned(model, "kept")), {})
 
 
 def _head(branch: Branch) -> Prototypes:
@@ -151,7 +151,7 @@ def _certainty(branch: Branch, batches: Iterable[Tensor]) -> tuple[Tensor, Tenso
 
 
 def _learned(model: State, branch: str) -> State:
-    return detached(below(branch, select(model, [f"{branch}.{part}" for part in LEARNED])))
+    return detached(strip_prefix(branch, select(model, [f"{branch}.{part}" for part in LEARNED])))
 
 
 def _sharpened(p: Tensor, sizes: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from fedmcc.errors import InputError
 from fedmcc.networks.heads import Norm, normalisation
 
-SMALLEST_IMAGE = 8
-LARGEST_LAST_MAP = 4
-WIDEST = 8  # times the first stage's width
+MIN_IMAGE_SIDE = 8
+MAX_LAST_MAP_SIDE = 4
+MAX_WIDTH_FACTOR = 8  # times the first stage's width
 
 
 class ConvNet(nn.Module):
@@ -18,10 +18,10 @@ class ConvNet(nn.Module):
 
     def __init__(self, channels: int, size: int, width: int, norm: Norm) -> None:
         super().__init__()
-        self.features = WIDEST * width
+        self.features = MAX_WIDTH_FACTOR * width
         self.stages = nn.Sequential()
         inputs, outputs = channels, width
-        while size > LARGEST_LAST_MAP:
+        while size > MAX_LAST_MAP_SIDE:
             self.stages.append(nn.Sequential(*_stage(inputs, outputs, 3, norm, pool=True)))
             inputs, outputs, size = outputs, min(2 * outputs, self.features), size // 2
         self.stages.append(nn.Sequential(*_stage(inputs, self.features, size, norm, pool=False)))
@@ -47,10 +47,10 @@ class ConvNetOptions:
 
     def build(self, channels: int, size: int) -> nn.Module:
         """The encoder for square images of this size."""
-        if size < SMALLEST_IMAGE:
+        if size < MIN_IMAGE_SIDE:
             raise InputError(
                 f"Images of {size} px are too small for the convnet: "
-                f"set views.size to {SMALLEST_IMAGE} or more."
+                f"set views.size to {MIN_IMAGE_SIDE} or more."
             )
         if self.width < 1:
             raise InputError(f"encoder.width is {self.width}: give 1 or more.")

@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-CLOSE = 1e-3  # relative; rounding is a hundred times smaller, a wrong fold far larger
+MAX_RELATIVE_ERROR = 1e-3  # relative; rounding is a hundred times smaller, a wrong fold far larger
 
 
 @torch.no_grad()
-def folded(encoder: nn.Module, example: Float[Tensor, "n c h w"]) -> nn.Module:
+def fuse_batchnorm(encoder: nn.Module, example: Float[Tensor, "n c h w"]) -> nn.Module:
     """A copy without the BatchNorms that follow a convolution; the encoder is in eval mode.
 
     What follows what is watched on the example. Where the copy gives other features, the encoder itself is
@@ -25,7 +25,7 @@ def folded(encoder: nn.Module, example: Float[Tensor, "n c h w"]) -> nn.Module:
         copy.set_submodule(convolution, fuse_conv_bn_eval(before, after))
         copy.set_submodule(norm, nn.Identity())
     apart = (copy(example) - expected).abs().max()
-    return copy if apart <= CLOSE * expected.abs().max() else encoder
+    return copy if apart <= MAX_RELATIVE_ERROR * expected.abs().max() else encoder
 
 
 def _neighbours(encoder: nn.Module, example: Tensor) -> list[tuple[str, str]]:

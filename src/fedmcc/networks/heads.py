@@ -6,8 +6,8 @@ from torch import nn
 
 Norm = Literal["batch", "group"]
 
-MOST_GROUPS = 32
-GROUP_CHANNELS = 16
+MAX_GROUPS = 32
+MIN_GROUP_CHANNELS = 16
 
 
 def instance_projector(features: int, hidden: int, outputs: int) -> nn.Sequential:
@@ -22,7 +22,7 @@ def cluster_projector(features: int, hidden: int, clusters: int) -> nn.Sequentia
 
 def normalised_mlp(inputs: int, hidden: int, outputs: int, norm: Norm) -> nn.Sequential:
     """The projector or predictor of the BYOL family: its hidden layer is normalised."""
-    normalise = nn.BatchNorm1d(hidden) if norm == "batch" else nn.GroupNorm(groups(hidden), hidden)
+    normalise = nn.BatchNorm1d(hidden) if norm == "batch" else nn.GroupNorm(group_count(hidden), hidden)
     return nn.Sequential(
         nn.Linear(inputs, hidden), normalise, nn.ReLU(inplace=True), nn.Linear(hidden, outputs)
     )
@@ -30,11 +30,11 @@ def normalised_mlp(inputs: int, hidden: int, outputs: int, norm: Norm) -> nn.Seq
 
 def normalisation(norm: Norm, channels: int) -> nn.Module:
     """A normalisation layer for this many channels."""
-    return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(groups(channels), channels)
+    return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(group_count(channels), channels)
 
 
-def groups(channels: int) -> int:
+def group_count(channels: int) -> int:
     """The most groups, at most 32, that divide the channels and leave each at least 16 of them."""
     # A group of one channel would erase a 1x1 map: each value minus itself. Hence 16 or all there are.
-    most = max(1, min(MOST_GROUPS, channels // GROUP_CHANNELS))
+    most = max(1, min(MAX_GROUPS, channels // MIN_GROUP_CHANNELS))
     return next(count for count in range(most, 0, -1) if channels % count == 0)

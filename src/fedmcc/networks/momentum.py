@@ -62,14 +62,14 @@ class MomentumPair(Network):
 
     def update(self, momentum: float) -> None:
         """Move the target's parameters: m target + (1 - m) online; buffers stay its own (D12)."""
-        follow(self.target, self.online, momentum)
+        ema_update(self.target, self.online, momentum)
 
     def reset_target(self) -> None:
         """Make the target a copy of the online branch, buffers included."""
         self.target.load_state_dict(self.online.state_dict())
 
 
-class Predicting(Network):
+class PredictorNetwork(Network):
     """One branch and a predictor on top of it."""
 
     def __init__(self, online: Branch, predictor: nn.Module) -> None:
@@ -77,7 +77,7 @@ class Predicting(Network):
         self.predictor = predictor
 
 
-class PredictingPair(MomentumPair):
+class PredictorPair(MomentumPair):
     """An online branch with a predictor on top of it, and a target without one."""
 
     def __init__(self, online: Branch, predictor: nn.Module) -> None:
@@ -86,12 +86,12 @@ class PredictingPair(MomentumPair):
 
 
 @torch.no_grad()
-def follow(target: nn.Module, online: nn.Module, momentum: float) -> None:
+def ema_update(target: nn.Module, online: nn.Module, momentum: float) -> None:
     """The moving average in place: m target + (1 - m) online, over parameters alone."""
     torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), 1 - momentum)
 
 
-def give_head(net: Network, head: nn.Module) -> None:
+def set_cluster_projector(net: Network, head: nn.Module) -> None:
     """Give the online branch a cluster projector, and the target branch, where there is one, its copy."""
     net.online.cluster_projector = head
     target = getattr(net, "target", None)

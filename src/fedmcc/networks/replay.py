@@ -10,7 +10,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from fedmcc.numerics.randomness import GlobalState
+from fedmcc.numerics.randomness import GlobalRandomState
 
 Tensors = tuple[Tensor, ...]
 
@@ -36,8 +36,8 @@ class Tape:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.replaying = False
-        self._start = GlobalState.of(device)
-        self._kept: list[tuple[Tensors, GlobalState]] = []
+        self._start = GlobalRandomState.of(device)
+        self._kept: list[tuple[Tensors, GlobalRandomState]] = []
         self._position = 0
 
     @contextmanager
@@ -56,7 +56,7 @@ class Tape:
 
     def keep(self, tensors: Tensors) -> None:
         """Remember these, and where the random numbers were after them."""
-        self._kept.append((tensors, GlobalState.of(self.device)))
+        self._kept.append((tensors, GlobalRandomState.of(self.device)))
 
     def next(self) -> Tensors:
         """What was kept at this place of the first pass."""

@@ -15,12 +15,12 @@ from fedmcc.networks.pretrained import load_encoder
 
 Stem = Literal["imagenet", "cifar"]
 Maps = Float[Tensor, "n c h w"]
-Changed = Float[Tensor, "n c2 h2 w2"]
+BlockOutput = Float[Tensor, "n c2 h2 w2"]
 
 WIDTHS = (64, 128, 256, 512)
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """A block that adds its input, resized by `downsample` where needed, to what `change` makes of it."""
 
     expansion: ClassVar[int]
@@ -40,17 +40,17 @@ class Residual(nn.Module):
         """Make the layers that `change` runs through."""
         raise NotImplementedError
 
-    def change(self, maps: Maps) -> Changed:
+    def change(self, maps: Maps) -> BlockOutput:
         """What is added to the block's input."""
         raise NotImplementedError
 
-    def forward(self, maps: Maps) -> Changed:
+    def forward(self, maps: Maps) -> BlockOutput:
         shortcut = maps if self.downsample is None else self.downsample(maps)
         result: Tensor = self.relu(self.change(maps) + shortcut)
         return result
 
 
-class Basic(Residual):
+class BasicBlock(ResidualBlock):
     """Two 3x3 convolutions: the block of ResNet-18 and -34."""
 
     expansion = 1
@@ -59,13 +59,13 @@ class Basic(Residual):
         self.conv1, self.bn1 = conv(inputs, width, 3, stride), normalisation(norm, width)
         self.conv2, self.bn2 = conv(width, width, 3), normalisation(norm, width)
 
-    def change(self, maps: Maps) -> Changed:
+    def change(self, maps: Maps) -> BlockOutput:
         maps = self.relu(self.bn1(self.conv1(maps)))
         result: Tensor = self.bn2(self.conv2(maps))
         return result
 
 
-class Bottleneck(Residual):
+class Bottleneck(ResidualBlock):
     """1x1, 3x3 and 1x1 convolutions, the stride on the 3x3: the block of ResNet-50."""
 
     expansion = 4
@@ -76,7 +76,7 @@ class Bottleneck(Residual):
         self.conv2, self.bn2 = conv(width, width, 3, stride), normalisation(norm, width)
         self.conv3, self.bn3 = conv(width, outputs, 1), normalisation(norm, outputs)
 
-    def change(self, maps: Maps) -> Changed:
+    def change(self, maps: Maps) -> BlockOutput:
         maps = self.relu(self.bn1(self.conv1(maps)))
         maps = self.relu(self.bn2(self.conv2(maps)))
         result: Tensor = self.bn3(self.conv3(maps))
@@ -87,7 +87,7 @@ class ResNet(nn.Module):
     """A stem, four layers of residual blocks and the average over the map."""
 
     def __init__(
-        self, block: type[Residual], depths: tuple[int, ...], channels: int, stem: Stem, norm: Norm
+        self, block: type[ResidualBlock], depths: tuple[int, ...], channels: int, stem: Stem, norm: Norm
     ) -> None:
         super().__init__()
         imagenet = stem == "imagenet"
@@ -122,7 +122,7 @@ def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
 class ResNetOptions:
     """Options that every depth shares; works for any number of channels and any image size."""
 
-    block: ClassVar[type[Residual]]
+    block: ClassVar[type[ResidualBlock]]
     depths: ClassVar[tuple[int, ...]]
     stem: Stem = "imagenet"  # "cifar": 3x3, stride 1, no max-pool, for images of about 32 px
     norm: Norm = "batch"
@@ -140,7 +140,7 @@ class ResNetOptions:
 class ResNet18(ResNetOptions):
     """ResNet-18: 11.2 million parameters, 512 features."""
 
-    block = Basic
+    block = BasicBlock
     depths = (2, 2, 2, 2)
 
 
@@ -148,7 +148,7 @@ class ResNet18(ResNetOptions):
 class ResNet34(ResNetOptions):
     """ResNet-34: 21.3 million parameters, 512 features."""
 
-    block = Basic
+    block = BasicBlock
     depths = (3, 4, 6, 3)
 
 

@@ -36,7 +36,7 @@ class Moments:
 
 
 @dataclass
-class Layer:
+class TrackedLayer:
     """A layer, its buffers and momentum as they were, and the moments of each call in a pass."""
 
     norm: _BatchNorm
@@ -54,7 +54,7 @@ class RunningStatistics(AbstractContextManager["RunningStatistics"]):
 
     def __init__(self, net: nn.Module) -> None:
         self._layers = [
-            Layer(norm, norm.momentum, {name: value.clone() for name, value in norm.named_buffers()})
+            TrackedLayer(norm, norm.momentum, {name: value.clone() for name, value in norm.named_buffers()})
             for norm in net.modules()
             if isinstance(norm, _BatchNorm) and norm.training and norm.track_running_stats
         ]
@@ -89,7 +89,7 @@ class RunningStatistics(AbstractContextManager["RunningStatistics"]):
                     _update(layer.norm, moments)
 
     @staticmethod
-    def _reader(layer: Layer) -> Any:
+    def _reader(layer: TrackedLayer) -> Any:
         def read(norm: _BatchNorm, inputs: tuple[Tensor, ...], _: object) -> None:
             count = inputs[0].numel() // inputs[0].shape[1]
             assert norm.running_mean is not None

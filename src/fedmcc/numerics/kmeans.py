@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sklearn.cluster import KMeans
 
 RESTARTS = 20  # half of them end in a poor optimum on features of handwritten digits
-SAMPLE = 10_000  # rows on which restarts are tried; the best goes on with all of them
+MAX_RESTART_ROWS = 10_000  # rows on which restarts are tried; the best goes on with all of them
 
 
 def fit(
@@ -33,13 +33,13 @@ def fit(
     with warnings.catch_warnings(), threadpool_limits(1, user_api="openmp"):
         # Fewer distinct rows than clusters leave clusters empty, which the scores show.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        if weights is not None or len(rows) <= max(SAMPLE, clusters):
+        if weights is not None or len(rows) <= max(MAX_RESTART_ROWS, clusters):
             return model.fit(rows, sample_weight=weights)
-        some = np.random.default_rng(seed).choice(len(rows), max(SAMPLE, clusters), replace=False)
+        some = np.random.default_rng(seed).choice(len(rows), max(MAX_RESTART_ROWS, clusters), replace=False)
         return KMeans(clusters, n_init=1, init=model.fit(rows[some]).cluster_centers_).fit(rows)
 
 
-def without_small(
+def merge_small_clusters(
     rows: Float[np.ndarray, "n d"], model: "KMeans", smallest: int
 ) -> tuple[Float[np.ndarray, "k d"], Int64[np.ndarray, " k"]]:
     """Centres and sizes, none below `smallest` (but a single one): rows of small ones join the nearest."""

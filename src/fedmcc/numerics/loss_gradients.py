@@ -18,12 +18,12 @@ from torch.utils.checkpoint import checkpoint
 Scalar = Float[Tensor, ""]
 Rows = Float[Tensor, "n d"]
 Column = Float[Tensor, " n"]
-SMALLEST_NORM = 1e-8  # a zero row stays zero, and its gradient stays finite
-BLOCK = 1 << 19  # similarities at a time, unless a form says how many rows
+MIN_NORM = 1e-8  # a zero row stays zero, and its gradient stays finite
+BLOCK_SIMILARITIES = 1 << 19  # similarities at a time, unless a form says how many rows
 
 
 @dataclass(frozen=True)
-class Form:
+class ContrastOptions:
     """Which contrastive loss, and how many of its rows at a time."""
 
     temperature: float  # tau
@@ -32,11 +32,11 @@ class Form:
 
     def blocks(self, n: int) -> Iterator[slice]:
         """The rows of each block; the last may be shorter."""
-        step = self.block or max(1, BLOCK // n)
+        step = self.block or max(1, BLOCK_SIMILARITIES // n)
         return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
 
-class Slopes(NamedTuple):
+class ContrastGradients(NamedTuple):
     """dL/du, dL/dv, and dL/d log of what else is in each row's denominator."""
 
     u: Rows
@@ -50,25 +50,27 @@ def similarity_gradient(u: Rows, v: Rows) -> Rows:
     return _unit(v) / _norm(u) - s * u / _norm(u).square()
 
 
-def contrast_value(u: Rows, v: Rows, form: Form, further: Column | None = None) -> Scalar:
+def contrast_value(u: Rows, v: Rows, form: ContrastOptions, further: Column | None = None) -> Scalar:
     """L(u, v; tau) in row blocks, without a graph."""
     with torch.no_grad():
         log_xi, positive = _log_normalisers(_unit(u), _unit(v), form, further)
         return (log_xi - positive).mean()
 
 
-def contrast_gradients(u: Rows, v: Rows, form: Form, further: Column | None = None) -> Slopes:
+def contrast_gradients(
+    u: Rows, v: Rows, form: ContrastOptions, further: Column | None = None
+) -> ContrastGradients:
     """dL/du and dL/dv of L(u, v; tau) (D4)."""
     with torch.no_grad():
         log_xi, _ = _log_normalisers(_unit(u), _unit(v), form, further)
         du, dv = _slopes(u, v, log_xi, form, (True, True))
         assert du is not None
         assert dv is not None
-        return Slopes(du, dv, None if further is None else _further_slope(further, log_xi))
+        return ContrastGradients(du, dv, None if further is None else _further_slope(further, log_xi))
 
 
 def cluster_contrast_gradients(
-    y_a: Float[Tensor, "n k"], y_b: Float[Tensor, "n k"], form: Form
+    y_a: Float[Tensor, "n k"], y_b: Float[Tensor, "n k"], form: ContrastOptions
 ) -> tuple[Float[Tensor, "n k"], Float[Tensor, "n k"]]:
     """The same for the loss on columns, L(c^a, c^b; tau): a row per image again."""
     du, dv, _ = contrast_gradients(y_a.T, y_b.T, form)
@@ -84,13 +86,13 @@ def balance_gradient(c: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
     return slope
 
 
-def contrast_by_closed_form(u: Rows, v: Rows, form: Form, further: Column | None = None) -> Scalar:
+def contrast_by_closed_form(u: Rows, v: Rows, form: ContrastOptions, further: Column | None = None) -> Scalar:
     """L(u, v; tau) for autograd, its gradient by the closed form."""
     loss: Tensor = _Contrast.apply(u, v, further, form)  # type: ignore[no-untyped-call]
     return loss
 
 
-def contrast_by_autograd(u: Rows, v: Rows, form: Form, further: Column | None = None) -> Scalar:
+def contrast_by_autograd(u: Rows, v: Rows, form: ContrastOptions, further: Column | None = None) -> Scalar:
     """L(u, v; tau) for autograd, each block computed anew when its gradient is wanted."""
     u, v = _unit(u), _unit(v)
     parts = [
@@ -104,7 +106,7 @@ class _Contrast(torch.autograd.Function):
     """Keeps the rows and log xi between the two streaming passes, nothing of size n x n."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, v: Tensor, further: Tensor | None, form: Form) -> Tensor:
+    def forward(ctx: Any, u: Tensor, v: Tensor, further: Tensor | None, form: ContrastOptions) -> Tensor:
         log_xi, positive = _log_normalisers(_unit(u), _unit(v), form, further)
         ctx.save_for_backward(u, v, further, log_xi)
         ctx.form = form
@@ -118,7 +120,9 @@ class _Contrast(torch.autograd.Function):
         return (*(None if slope is None else slope.mul_(grad) for slope in (*slopes, last)), None)
 
 
-def _log_normalisers(u: Rows, v: Rows, form: Form, further: Column | None) -> tuple[Column, Column]:
+def _log_normalisers(
+    u: Rows, v: Rows, form: ContrastOptions, further: Column | None
+) -> tuple[Column, Column]:
     """log xi_l and s(u_l, v_l) / tau of unit rows: the first streaming pass."""
     log_xi, positive = u.new_empty(len(u)), (u * v).sum(dim=1) / form.temperature
     for rows in form.blocks(len(u)):
@@ -128,7 +132,7 @@ def _log_normalisers(u: Rows, v: Rows, form: Form, further: Column | None) -> tu
 
 
 def _slopes(
-    u: Rows, v: Rows, log_xi: Column, form: Form, wanted: tuple[bool, ...]
+    u: Rows, v: Rows, log_xi: Column, form: ContrastOptions, wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
     """The second streaming pass: dL/du and dL/dv, as far as they are wanted."""
     unit_u, unit_v = _unit(u), _unit(v)
@@ -146,7 +150,7 @@ def _slopes(
     return _along_sphere(du, unit_u, u, scale), _along_sphere(dv, unit_v, v, scale)
 
 
-def _logits(u: Rows, v: Rows, rows: slice, form: Form) -> tuple[Tensor, Tensor]:
+def _logits(u: Rows, v: Rows, rows: slice, form: ContrastOptions) -> tuple[Tensor, Tensor]:
     """s / tau of these unit rows with all of u and v; what is not in xi is minus infinity."""
     anchors = u[rows] / form.temperature
     uu, uv = anchors @ u.T, anchors @ v.T
@@ -168,7 +172,7 @@ def _further_slope(further: Column, log_xi: Column) -> Column:
     return (further - log_xi).exp() / len(log_xi)
 
 
-def _block_loss(u: Rows, v: Rows, rows: slice, form: Form, further: Column | None) -> Scalar:
+def _block_loss(u: Rows, v: Rows, rows: slice, form: ContrastOptions, further: Column | None) -> Scalar:
     """The sum of these rows' losses, for autograd."""
     uu, uv = u[rows] @ u.T / form.temperature, u[rows] @ v.T / form.temperature
     positive = uv.diagonal(rows.start)
@@ -184,9 +188,9 @@ def _block_loss(u: Rows, v: Rows, rows: slice, form: Form, further: Column | Non
 
 
 def _unit(x: Rows) -> Rows:
-    return F.normalize(x, dim=1, eps=SMALLEST_NORM)
+    return F.normalize(x, dim=1, eps=MIN_NORM)
 
 
 def _norm(x: Rows) -> Float[Tensor, "n 1"]:
     norm: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    return norm.clamp_min(SMALLEST_NORM)
+    return norm.clamp_min(MIN_NORM)

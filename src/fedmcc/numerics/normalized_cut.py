@@ -11,7 +11,7 @@ from fedmcc.numerics import kmeans
 Affinity = Float64[np.ndarray, "n n"]
 Parts = Int[np.ndarray, " n"]
 
-STARTS = 20  # of k-means on the eigenvectors; each gives a candidate
+CANDIDATES = 20  # of k-means on the eigenvectors; each gives a candidate
 
 
 def cut(affinity: Affinity, parts: int, balance: float = 1.0, seed: int = 0) -> Parts:
@@ -29,7 +29,7 @@ def cut(affinity: Affinity, parts: int, balance: float = 1.0, seed: int = 0) -> 
     normalised = affinity / np.sqrt(np.outer(degrees, degrees))
     _, vectors = eigh(normalised, subset_by_index=(nodes - parts, nodes - 1))
     rows = kmeans.unit_rows(vectors.astype(np.float32))
-    candidates = [kmeans.fit(rows, parts, seed + start, restarts=1).labels_ for start in range(STARTS)]
+    candidates = [kmeans.fit(rows, parts, seed + start, restarts=1).labels_ for start in range(CANDIDATES)]
     return min(candidates, key=lambda candidate: cost(affinity, candidate, parts, balance))
 
 

@@ -23,7 +23,7 @@ def generator(seed: int, *place: int | str) -> torch.Generator:
 
 
 @dataclass(frozen=True, eq=False)
-class GlobalState:
+class GlobalRandomState:
     """Where the generators are from which layers such as dropout draw: the CPU's and a device's."""
 
     device: torch.device
@@ -31,7 +31,7 @@ class GlobalState:
     own: torch.Tensor | None  # the device's, if it is not the CPU
 
     @classmethod
-    def of(cls, device: torch.device) -> "GlobalState":
+    def of(cls, device: torch.device) -> "GlobalRandomState":
         """The state now."""
         own = None
         if device.type != "cpu":

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 State = dict[str, Tensor]
 
-BLOCK = 2**16  # numbers that are summed at once
+BLOCK_ELEMENTS = 2**16  # numbers that are summed at once
 
 
 def select(state: Mapping[str, Tensor], parts: Iterable[str]) -> State:
@@ -16,12 +16,12 @@ def select(state: Mapping[str, Tensor], parts: Iterable[str]) -> State:
     return {name: value for name, value in state.items() if _belongs(name, parts)}
 
 
-def prefixed(prefix: str, state: Mapping[str, Tensor]) -> State:
+def add_prefix(prefix: str, state: Mapping[str, Tensor]) -> State:
     """The state one level down, under `prefix`."""
     return {f"{prefix}.{name}": value for name, value in state.items()}
 
 
-def below(prefix: str, state: Mapping[str, Tensor]) -> State:
+def strip_prefix(prefix: str, state: Mapping[str, Tensor]) -> State:
     """The part under `prefix`, one level up: undoes `prefixed`."""
     start = f"{prefix}."
     return {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
@@ -32,7 +32,7 @@ def detached(state: Mapping[str, Tensor]) -> State:
     return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
 
 
-def adopt(net: nn.Module, incoming: Mapping[str, Tensor]) -> None:
+def copy_into(net: nn.Module, incoming: Mapping[str, Tensor]) -> None:
     """Overwrite the named tensors of a network and leave the others; an unexpected name is an error."""
     own = net.state_dict()
     for name, value in incoming.items():
@@ -53,23 +53,23 @@ def weighted_average(states: Sequence[Mapping[str, Tensor]], weights: Sequence[f
     return {name: _average([state[name] for state in states], weights, total) for name in states[0]}
 
 
-def mix(a: Mapping[str, Tensor], b: Mapping[str, Tensor], share: float) -> State:
+def interpolate(a: Mapping[str, Tensor], b: Mapping[str, Tensor], share: float) -> State:
     """share a + (1 - share) b, in float64; integer counters take their maximum (D11)."""
     return {name: _average([a[name], b[name]], [share, 1 - share], 1.0) for name in a}
 
 
-def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+def mean_distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     """The mean over the tensors of a of their Euclidean distance to those of b."""
     distances = [torch.dist(value.double(), b[name].double()).item() for name, value in a.items()]
     return sum(distances) / len(distances)
 
 
-def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+def equal_states(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
     """Whether two states have the same tensors, to the bit, wherever they are."""
     return a.keys() == b.keys() and all(value.equal(b[name].to(value.device)) for name, value in a.items())
 
 
-def bytes_of(state: Mapping[str, Tensor]) -> int:
+def size_in_bytes(state: Mapping[str, Tensor]) -> int:
     """Bytes of the tensors' numbers, without any packing."""
     return sum(value.numel() * value.element_size() for value in state.values())
 
@@ -90,7 +90,7 @@ def _blocks(value: Tensor) -> tuple[Tensor, ...]:
     """Views of some rows each: a sum of so many numbers stays in the processor's cache."""
     if not value.dim() or not value.numel():
         return (value,)
-    return torch.split(value, max(1, BLOCK * len(value) // value.numel()))
+    return torch.split(value, max(1, BLOCK_ELEMENTS * len(value) // value.numel()))
 
 
 def _belongs(name: str, parts: tuple[str, ...]) -> bool:

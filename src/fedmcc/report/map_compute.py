@@ -15,7 +15,7 @@ from fedmcc.evaluation.features import Extracted
 from fedmcc.evaluation.scorer import Scorer
 from fedmcc.evaluation.tsne import MOST, embed, stratified, typicality
 from fedmcc.numerics.randomness import generator
-from fedmcc.numerics.state_dicts import adopt
+from fedmcc.numerics.state_dicts import copy_into
 from fedmcc.report import map_cache
 from fedmcc.report.map_cache import Landscape
 from fedmcc.report.run_facts import Assigned, Facts
@@ -102,7 +102,7 @@ def _extracted(experiment: Experiment, facts: Facts) -> Extracted:
         saved = checkpoints.load_progress(facts.run)
         if saved is None:
             raise InputError(f"{facts.run.path} has no network yet: let `fedmcc resume` finish a round.")
-        adopt(experiment.net, saved.progress.model)
+        copy_into(experiment.net, saved.progress.model)
     extracted = _scorer(experiment).extract(experiment.net.online)
     with_head = any("confidence" in row for row in facts.rows)
     return extracted if with_head else extracted._replace(assignments=None)

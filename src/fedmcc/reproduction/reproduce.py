@@ -9,7 +9,7 @@ from fedmcc.reproduction.cells import PLAN, Cell, Request, cells, settle
 from fedmcc.reproduction.render import write_table
 from fedmcc.reproduction.results import collect
 from fedmcc.reproduction.run_cell import Ended
-from fedmcc.storage.atomic_files import claimed
+from fedmcc.storage.atomic_files import locked
 
 
 class Outcome(NamedTuple):
@@ -21,7 +21,7 @@ class Outcome(NamedTuple):
 def reproduce(request: Request, planned: list[Cell]) -> Iterator[Word | Outcome]:
     """Do what is left of a table; yields what happens, and at last what failed."""
     settle(request, planned)
-    with claimed(request.out / PLAN):
+    with locked(request.out / PLAN):
         failures = {cell.name: fault for cell in planned if (fault := cell.fault)}
         _write(request, planned, failures)
         for cell in (cell for cell in planned if cell.name in failures):

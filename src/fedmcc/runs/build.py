@@ -12,7 +12,7 @@ import torch
 
 from fedmcc.config import Config, load
 from fedmcc.data.base import Images, ImageSet
-from fedmcc.data.partition import Rows, share
+from fedmcc.data.partition import Rows, partition_images
 from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
 from fedmcc.federation.engines import Engine
@@ -120,7 +120,7 @@ def _normalises_by_chunk(config: Config, net: Network) -> bool:
 
 def share_out(config: Config, images: ImageSet) -> list[Rows]:
     """The rows of each client."""
-    return share(images, config.partition, derive(config.general.seed, "partition"))
+    return partition_images(images, config.partition, derive(config.general.seed, "partition"))
 
 
 def _clients(config: Config, images: ImageSet, shards: list[Rows]) -> list[Client]:

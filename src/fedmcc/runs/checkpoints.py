@@ -12,7 +12,7 @@ from torch import nn
 
 from fedmcc.errors import InputError
 from fedmcc.federation.rounds import Progress
-from fedmcc.numerics.state_dicts import State, adopt
+from fedmcc.numerics.state_dicts import State, copy_into
 from fedmcc.runs.directory import Run
 from fedmcc.storage.atomic_files import write_atomically
 from fedmcc.storage.safetensor_files import load_metadata, load_shapes, load_state, save_state, save_states
@@ -46,7 +46,7 @@ def load_network(net: nn.Module, path: Path) -> None:
     missing = sorted({name for name in own if name.startswith("online.")} - set(state))
     if missing:
         raise InputError(f"{path} is of another architecture: {missing[0]} is not in it. Use its own config.")
-    adopt(net, state)
+    copy_into(net, state)
 
 
 @dataclass(frozen=True, eq=False)

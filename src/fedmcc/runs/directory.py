@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmcc.errors import InputError
-from fedmcc.storage.atomic_files import claimed, make_folder, write_atomically
+from fedmcc.storage.atomic_files import locked, make_folder, write_atomically
 
 FORMAT = 1  # raised when an older fedmcc could no longer read the directory
 
@@ -85,9 +85,9 @@ class Run:
         return self.scores_file.exists()
 
     @contextmanager
-    def claimed(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Work on the run while no other process does; a killed one lets go of it."""
-        with claimed(self.config_file):
+        with locked(self.config_file):
             yield
 
     def log(self, row: Mapping[str, Any]) -> None:

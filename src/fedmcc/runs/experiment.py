@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fedmcc.config import Config, dump, name_of
-from fedmcc.data.partition import packed
+from fedmcc.data.partition import encode_partition
 from fedmcc.errors import InputError
 from fedmcc.evaluation.assignments import assignments_csv
 from fedmcc.evaluation.options import nothing_scored
@@ -20,7 +20,7 @@ from fedmcc.federation.privacy import epsilon
 from fedmcc.federation.rounds import Policy, Progress, Round, RoundFailedError, rounds
 from fedmcc.messages import StageRound
 from fedmcc.methods.base import Stage
-from fedmcc.numerics.state_dicts import adopt, detached, select
+from fedmcc.numerics.state_dicts import copy_into, detached, select
 from fedmcc.runs.build import Experiment, prepare
 from fedmcc.runs.checkpoints import Saved, load_progress, load_shapes, save_progress, save_state
 from fedmcc.runs.directory import Row, Run, create_run
@@ -85,7 +85,7 @@ def steps(experiment: Experiment, run: Run) -> Iterator[Step | Scored | Finished
 
     Every round is on disk before it is yielded; stopping at any moment loses the round under way.
     """
-    with run.claimed():
+    with run.locked():
         progress = yield from _train(experiment, run)
         yield Finished(_finish(experiment, run, progress))
 
@@ -176,7 +176,7 @@ def _privacy(experiment: Experiment, rows: int) -> Row:
 def _write_partition(experiment: Experiment, run: Run) -> None:
     """Who holds which images, as the run began; a server without images cannot say."""
     if len(experiment.images):
-        write_atomically(run.path / PARTITION, packed(experiment.images, experiment.shards))
+        write_atomically(run.path / PARTITION, encode_partition(experiment.images, experiment.shards))
 
 
 def _refuse_another_network(experiment: Experiment, run: Run, saved: Saved) -> None:
@@ -230,7 +230,7 @@ def _scores(experiment: Experiment, stage: Stage, progress: Progress) -> dict[st
     due = options.kmeans_every > 0 and number % options.kmeans_every == 0
     with_kmeans = bool(stage.trained) and (last or due)  # features stay as they were where nothing is trained
     with timed("scoring"):
-        adopt(experiment.net, progress.model)
+        copy_into(experiment.net, progress.model)
         return experiment.scorer.round(experiment.net.online, _has_head(experiment, stage), with_kmeans)
 
 
@@ -250,7 +250,7 @@ def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, A
     """The final network, the cluster of every image and the final scores, in this order."""
     start_phase(AFTER_STAGES)
     config, net = experiment.config, experiment.net
-    adopt(net, progress.model)
+    copy_into(net, progress.model)
     described = {
         "fedmcc": version("fedmcc"),
         "method": name_of("method", config.method),

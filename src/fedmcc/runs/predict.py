@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from fedmcc import config
-from fedmcc.data.decode import Sides
+from fedmcc.data.decode import HeightWidth
 from fedmcc.data.folder import Folder
-from fedmcc.data.image_files import Listing, decoded
+from fedmcc.data.image_files import Listing, decode_files
 from fedmcc.errors import InputError
 from fedmcc.evaluation.assignments import Assignment, assignments_csv
 from fedmcc.evaluation.features import extract
@@ -28,14 +28,16 @@ def predict(run: Run, path: Path) -> Predicted:
     """Decode the images as the run saw its own, and assign them."""
     settings = without_first_weights(config.load(run.config_file, ["device=auto"]))
     channels = _channels(run)
-    images = decoded(_listing(path), _sides(run, settings), channels)
+    images = decode_files(_listing(path), _sides(run, settings), channels)
     set_up_torch(settings.general.thread_count)
     net = build_network(settings, channels)
     load_network(net, run.model_file)
     extracted = extract(net.online, images.images, settings.views.plain, settings.evaluation.batch_size)
     if extracted.assignments is None:
         raise InputError(f"{run.path} has no cluster head: its method learns features alone.")
-    return Predicted(assignments_csv(images, Assignment.of_soft(extracted.assignments)), images.complaint())
+    return Predicted(
+        assignments_csv(images, Assignment.of_soft(extracted.assignments)), images.skipped_message()
+    )
 
 
 def _channels(run: Run) -> Literal[1, 3]:
@@ -45,7 +47,7 @@ def _channels(run: Run) -> Literal[1, 3]:
     return 1 if found == "1" else 3
 
 
-def _sides(run: Run, settings: config.Config) -> Sides:
+def _sides(run: Run, settings: config.Config) -> HeightWidth:
     """Height and width of the images that the run saw: views then squash new ones as they did those."""
     match run.read_json("environment.json").get("sides"):
         case [int(height), int(width)]:

@@ -8,7 +8,7 @@ import torch
 from fedmcc.config import Config
 from fedmcc.data import partition
 from fedmcc.data.base import ImageSet
-from fedmcc.data.decode import Sides
+from fedmcc.data.decode import HeightWidth
 from fedmcc.data.image_files import ImageFiles
 from fedmcc.errors import InputError
 from fedmcc.methods.base import Stage
@@ -84,7 +84,7 @@ def without_first_weights(config: Config) -> Config:
     return replace(config, encoder=replace(encoder, weights=None)) if hasattr(encoder, "weights") else config
 
 
-def image_sides(config: Config) -> Sides | None:
+def image_sides(config: Config) -> HeightWidth | None:
     """Height and width of the images if the configuration sets them: of decoded files, else of views."""
     size = config.data.size if isinstance(config.data, ImageFiles) else config.views.size
     return None if size is None else (size, size)

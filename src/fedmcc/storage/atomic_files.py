@@ -72,15 +72,15 @@ def write_output(path: Path, content: bytes | str) -> None:
 
 
 @contextmanager
-def claimed(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Work in the folder of this file while no other process does; a killed one lets go of it."""
     with path.open() as file:
-        if not claim(file.fileno()):
+        if not try_lock(file.fileno()):
             raise InputError(f"{path.parent} is in use by another process: wait for it, or stop it.")
         yield
 
 
-def claim(file: int) -> bool:
+def try_lock(file: int) -> bool:
     """Have an open file for this process alone until it is closed; False while another has it."""
     if fcntl is not None:
         try:

@@ -14,7 +14,7 @@ from fedmcc.errors import InputError
 from fedmcc.numerics.state_dicts import State
 from fedmcc.storage.atomic_files import flush_folder, write_atomically, write_flushed
 
-KINDS = {  # as safetensors calls and orders them
+DTYPE_NAMES = {  # as safetensors calls and orders them
     torch.int64: "I64",
     torch.float64: "F64",
     torch.float32: "F32",
@@ -26,22 +26,22 @@ KINDS = {  # as safetensors calls and orders them
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-RANKS = {kind: rank for rank, kind in enumerate(KINDS)}
+DTYPE_ORDER = {kind: rank for rank, kind in enumerate(DTYPE_NAMES)}
 
 
-def pieces(state: State, metadata: Mapping[str, str] | None = None) -> Iterator[bytes | memoryview]:
+def encoded_chunks(state: State, metadata: Mapping[str, str] | None = None) -> Iterator[bytes | memoryview]:
     """A safetensors file: its header, then the numbers of each tensor.
 
     The same bytes as the library's, with fewer copies of them, and with the metadata in order.
     """
-    order = sorted(state, key=lambda name: (RANKS[state[name].dtype], name))
+    order = sorted(state, key=lambda name: (DTYPE_ORDER[state[name].dtype], name))
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
     end = 0
     for name in order:
         value, start = state[name], end
         end += value.numel() * value.element_size()
         header[name] = {
-            "dtype": KINDS[value.dtype],
+            "dtype": DTYPE_NAMES[value.dtype],
             "shape": list(value.shape),
             "data_offsets": [start, end],
         }
@@ -60,7 +60,7 @@ def _numbers(value: Tensor) -> memoryview:
 
 def to_bytes(state: State) -> bytes:
     """A state in the bytes of a safetensors file."""
-    return b"".join(pieces(state))
+    return b"".join(encoded_chunks(state))
 
 
 def from_bytes(content: bytes) -> State:
@@ -70,13 +70,13 @@ def from_bytes(content: bytes) -> State:
 
 def save_state(path: Path, state: State, metadata: Mapping[str, str] | None = None) -> None:
     """A state as a safetensors file."""
-    write_atomically(path, pieces(state, metadata))
+    write_atomically(path, encoded_chunks(state, metadata))
 
 
 def save_states(folder: Path, states: Iterable[tuple[str, State]]) -> None:
     """States as files of these names, one after the other; all are on disk when it returns."""
     for name, state in states:
-        write_flushed(folder / name, pieces(state))
+        write_flushed(folder / name, encoded_chunks(state))
     flush_folder(folder)
 
 

@@ -19,7 +19,7 @@ from fedmcc.losses import in_blocks
 from fedmcc.methods.base import Stage
 from fedmcc.networks.replay import Tape
 from fedmcc.networks.running_statistics import RunningStatistics, uses_batch_statistics
-from fedmcc.numerics.randomness import GlobalState
+from fedmcc.numerics.randomness import GlobalRandomState
 from fedmcc.training.timing import timed
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class Chunks:
     def __call__(self, net: nn.Module, stage: Stage, pair: Pair) -> Result:
         """`backward`, as often as it takes to find a chunk that fits."""
         device = next(net.parameters()).device
-        state = GlobalState.of(device)
+        state = GlobalRandomState.of(device)
         while True:
             try:
                 return backward(net, stage, pair, self.chunk, self.closed_form)

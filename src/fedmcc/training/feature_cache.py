@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedmcc.data.base import Images
-from fedmcc.networks.fuse_batchnorm import folded
+from fedmcc.networks.fuse_batchnorm import fuse_batchnorm
 from fedmcc.numerics.randomness import generator
-from fedmcc.numerics.state_dicts import State, detached, same
+from fedmcc.numerics.state_dicts import State, detached, equal_states
 from fedmcc.training.loop import moved, shuffled
 from fedmcc.views import Views
 
@@ -48,7 +48,7 @@ class Source:
                 images = moved(self.images[rows], device)
                 for number, parameters in enumerate(drawn):
                     view = self.views.apply(images, parameters.take(rows))
-                    encoder = encoder if start or number else folded(encoder, view[:EXAMPLES])
+                    encoder = encoder if start or number else fuse_batchnorm(encoder, view[:EXAMPLES])
                     features[rows, number] = encoder(view)
         return features
 
@@ -110,7 +110,7 @@ class FeatureCache:
     def _expect(self, encoder: nn.Module) -> None:
         """Forget everything that was made with another encoder."""
         state = encoder.state_dict()
-        if not same(state, self._encoder):
+        if not equal_states(state, self._encoder):
             self.clear()
             self._encoder = detached(state)
 

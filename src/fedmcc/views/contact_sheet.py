@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 from fedmcc.views.pipeline import Views
 
 MARGIN = 2  # pixels of the picture around each image
-TILE = 64  # smaller images are enlarged to about this side
+MIN_TILE_SIDE = 64  # smaller images are enlarged to about this side
 
 
 def contact_sheet(
@@ -17,7 +17,7 @@ def contact_sheet(
     """A row per image: at its left the image itself, then columns - 1 views of it."""
     drawn = [views(images, generator) for _ in range(columns - 1)]
     tiles = torch.stack([views.plain(images), *drawn], dim=1)
-    enlarged = max(1, round(TILE / max(tiles.shape[3:])))
+    enlarged = max(1, round(MIN_TILE_SIDE / max(tiles.shape[3:])))
     tiles = tiles.repeat_interleave(enlarged, dim=3).repeat_interleave(enlarged, dim=4)
     return _picture(torch.nn.functional.pad(tiles, (MARGIN,) * 4, value=1.0))
 

@@ -10,7 +10,7 @@ from fedmcc.views.parameters import Parameters
 Transform = Float[Tensor, "n 2 3"]
 # Pixels that halving leaves per output pixel, at the least: below this a photograph loses more by being
 # halved than by aliasing, measured against exact antialiasing.
-KEPT = 0.8
+MIN_PIXELS_PER_OUTPUT = 0.8
 PADDINGS = ("zeros", "border", "reflection")
 
 
@@ -30,7 +30,7 @@ def affine(parameters: Parameters, aspect: float) -> Transform:
 def count_halvings(parameters: Parameters, rows: float, columns: float) -> Int[Tensor, " n"]:
     """How often each crop is halved before it is sampled, given the image's pixels per output pixel."""
     pixels = torch.minimum(parameters.height * rows, parameters.width * columns)
-    return (pixels / KEPT).clamp_(min=1).log2_().floor_().int()
+    return (pixels / MIN_PIXELS_PER_OUTPUT).clamp_(min=1).log2_().floor_().int()
 
 
 def resample(

@@ -21,8 +21,8 @@ Range = tuple[float, float]
 
 # A CPU works on a batch in passes of about so many numbers, and at least so many samples: what a pass
 # makes then stays in the cache, and its memory serves the next pass.
-CACHED = 1 << 17
-FEWEST = 32
+PASS_ELEMENTS = 1 << 17
+MIN_PASS_SAMPLES = 32
 _SAME_COLOURS = torch.tensor([[1.0], [1.0], [1.0], [0.0]])  # brightness, contrast, saturation, hue
 
 
@@ -144,5 +144,5 @@ def _passes(images: Images, out: Pixels) -> list[slice]:
     if images.device.type != "cpu":
         return [slice(None)]
     largest = max(images[:1].numel(), out[:1].numel(), 1)
-    step = max(FEWEST, CACHED // largest)
+    step = max(MIN_PASS_SAMPLES, PASS_ELEMENTS // largest)
     return [slice(start, start + step) for start in range(0, len(images), step)]

@@ -27,7 +27,7 @@ from fedmcc.deployment.flower.records import (
 )
 from fedmcc.deployment.messages import Greeting, Hello, SiteTask
 from fedmcc.messages import StageRound, Task, Update
-from fedmcc.storage.safetensor_files import KINDS
+from fedmcc.storage.safetensor_files import DTYPE_NAMES
 
 WEIGHTS = {"net.weight": torch.arange(6.0).reshape(2, 3), "net.count": torch.tensor(7)}
 EXTRAS = {"shares": torch.tensor([0.25, 0.75], dtype=torch.float64), "none": torch.empty(0, 4)}
@@ -42,7 +42,7 @@ def _same(one, other):
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (), (0, 3), (2, 3, 4, 4)])
-@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("dtype", DTYPE_NAMES)
 def test_a_tensor_of_any_type_and_shape_survives_the_way(dtype, shape):
     value = (torch.rand(shape, generator=torch.Generator().manual_seed(0)) * 9).to(dtype)
     state = {"odd": torch.tensor([True]), "x": value}

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedmcc.errors import InputError
-from fedmcc.storage.atomic_files import claim
+from fedmcc.storage.atomic_files import try_lock
 
 SWITCHES = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -99,7 +99,7 @@ def at_home(home: Path) -> list[int]:
 def alone(folder: Path, what: str) -> Iterator[None]:
     """Be the only one that runs `what` from this folder; the lock ends with the process, however it ends."""
     with (folder / "lock").open("a+") as file:
-        if not wait_until(lambda: claim(file.fileno()), 1.0):  # who only asks has it for a moment
+        if not wait_until(lambda: try_lock(file.fileno()), 1.0):  # who only asks has it for a moment
             raise InputError(f"The {what} of {folder} is running already: stop it first.")
         file.seek(0)
         file.truncate()
@@ -114,7 +114,7 @@ def lock_holder(folder: Path) -> int | None:
     if not path.exists():
         return None
     with path.open() as file:
-        return None if claim(file.fileno()) else int(file.read() or 0) or None
+        return None if try_lock(file.fileno()) else int(file.read() or 0) or None
 
 
 @contextmanager

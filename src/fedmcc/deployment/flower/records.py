@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from fedmcc.deployment.messages import Greeting, Hello, SiteTask
 from fedmcc.messages import StageRound, Task, Update
 from fedmcc.numerics.state_dicts import State
-from fedmcc.storage.safetensor_files import KINDS, from_bytes, pieces
+from fedmcc.storage.safetensor_files import DTYPE_NAMES, encoded_chunks, from_bytes
 
 FACTS, WEIGHTS, EXTRAS = "facts", "weights", "extras"
 NUMBERS = "numbers"
@@ -171,7 +171,7 @@ def unpack_text(records: RecordDict) -> str:
 
 def pack_state(state: State) -> Packed:
     """The numbers of all tensors as one array, and what tells them apart."""
-    header, *numbers = pieces(state)
+    header, *numbers = encoded_chunks(state)
     data = b"".join(numbers)
     return Packed(bytes(header), Array("uint8", (len(data),), BARE, data))
 
@@ -187,7 +187,7 @@ def unpack_state(packed: Packed) -> State:
     for name, value in state.items():
         if not name.isprintable():
             raise UnreadableError("The name of one of its tensors is no name.")
-        if value.dtype not in KINDS:
+        if value.dtype not in DTYPE_NAMES:
             raise UnreadableError(f"Its {name:.80} is of no type that travels.")
         if value.dtype is torch.bool and value.numel() and value.view(torch.uint8).max() > 1:
             raise UnreadableError(f"Its {name:.80} is neither true nor false.")

@@ -13,7 +13,7 @@ import torch
 
 from fedmcc import config
 from fedmcc.data.base import ImageSet
-from fedmcc.data.partition import Sharing
+from fedmcc.data.partition import PartitionOptions
 from fedmcc.deployment.site.worker import files_of
 from fedmcc.errors import InputError
 from fedmcc.federation.engines.embedded import EmbeddedOptions
@@ -62,7 +62,7 @@ def resolve_recipe(data: Path, recipe: Path | None) -> config.Config:
         loaded,
         general=replace(loaded.general, clusters=loaded.general.clusters or CLUSTERS),
         data=files_of(loaded.data, data.resolve()),
-        partition=Sharing(),
+        partition=PartitionOptions(),
         federation=replace(loaded.federation, fraction=1.0, count=None, only=None, minimum=1),
         evaluation=replace(loaded.evaluation, split=None),
         engine=EmbeddedOptions(),

@@ -14,17 +14,17 @@ from fedmcc.config import Config, parse_text
 from fedmcc.data.base import ImageSet, Source
 from fedmcc.data.folder import Folder
 from fedmcc.data.image_files import ImageFiles
-from fedmcc.data.partition import Sharing
+from fedmcc.data.partition import PartitionOptions
 from fedmcc.deployment.messages import Greeting, Hello, SiteTask
 from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
 from fedmcc.messages import StageRound, Task, Update
 from fedmcc.methods.base import Stage
 from fedmcc.networks.momentum import Network
-from fedmcc.numerics.state_dicts import State, detached, prefixed, select
+from fedmcc.numerics.state_dicts import State, add_prefix, detached, select
 from fedmcc.runs.build import build_network, fingerprint, make_client, network_factory, share_out
 from fedmcc.runs.resolve import resolve, stages
-from fedmcc.storage.atomic_files import claim, make_folder
+from fedmcc.storage.atomic_files import make_folder, try_lock
 from fedmcc.storage.safetensor_files import load_state, save_state
 from fedmcc.training.feature_cache import FeatureCache
 
@@ -130,7 +130,7 @@ class SiteMemory:
         """
         make_folder(self.folder, "what the site remembers")
         with (self.folder / "lock").open("w") as file:
-            while not claim(file.fileno()):
+            while not try_lock(file.fileno()):
                 if until is None or time.time() > until:
                     raise RefusalError("It is still busy with earlier work.")
                 time.sleep(GLANCE)
@@ -167,7 +167,7 @@ class SiteMemory:
 
 def _resolve(config: Config, images: ImageSet) -> Config:
     """What depends on the machine filled in; how a simulation shares images out is of no more concern."""
-    return resolve(replace(config, partition=Sharing(clients=config.partition.clients)), images)
+    return resolve(replace(config, partition=PartitionOptions(clients=config.partition.clients)), images)
 
 
 def _work(client: Client, net: Network, stage: Stage, order: SiteTask, notes: SiteMemory) -> Update:
@@ -175,7 +175,7 @@ def _work(client: Client, net: Network, stage: Stage, order: SiteTask, notes: Si
     if base is not None:
         state = notes.recall(base)
     else:
-        state = prefixed("net", detached(net.state_dict()))
+        state = add_prefix("net", detached(net.state_dict()))
         _refuse_half_a_network(net, stage, task)
     log.info("%s, round %d: training on %d images.", task.stage, task.round, len(client.images))
     update, state = _outcome(client.answer(net, stage, task, state))

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from fedmcc.numerics.state_dicts import State, bytes_of
-from fedmcc.storage.safetensor_files import load_state, pieces
+from fedmcc.numerics.state_dicts import State, size_in_bytes
+from fedmcc.storage.safetensor_files import encoded_chunks, load_state
 
 Key = tuple[int, bool]  # a client, and whether its state is only proposed
 
@@ -61,7 +61,7 @@ class Store(Mapping[int, State]):
         """Keep what a client would remember, beside what it remembers."""
         self._drop((client, True))
         self._held[client, True] = state
-        self._bytes += bytes_of(state)
+        self._bytes += size_in_bytes(state)
         while self._bytes > self.limit:
             self._let_go(next(iter(self._held)))
 
@@ -96,7 +96,7 @@ class Store(Mapping[int, State]):
     def _let_go(self, key: Key) -> None:
         """Out of memory, into a file unless it is in one."""
         state = self._held.pop(key)
-        self._bytes -= bytes_of(state)
+        self._bytes -= size_in_bytes(state)
         if key not in self._files:
             self._files[key] = self._write(key[0], state)
 
@@ -107,12 +107,12 @@ class Store(Mapping[int, State]):
         self._folder.mkdir(exist_ok=True)
         handle, name = tempfile.mkstemp(dir=self._folder, prefix=f"client-{client}-")
         with os.fdopen(handle, "wb") as file:
-            file.writelines(pieces(state))
+            file.writelines(encoded_chunks(state))
         return Path(name)
 
     def _drop(self, key: Key) -> None:
         if (state := self._held.pop(key, None)) is not None:
-            self._bytes -= bytes_of(state)
+            self._bytes -= size_in_bytes(state)
         self._remove_file(key)
 
     def _remove_file(self, key: Key, but: Path | None = None) -> None:

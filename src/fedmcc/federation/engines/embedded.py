@@ -8,7 +8,7 @@ from fedmcc.federation.engines.base import Failures, Simulation
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Stage
 from fedmcc.networks.momentum import Network
-from fedmcc.numerics.state_dicts import detached, prefixed
+from fedmcc.numerics.state_dicts import add_prefix, detached
 from fedmcc.training.loop import Step
 from fedmcc.training.memory import memory_size
 
@@ -39,7 +39,7 @@ class Embedded(Simulation):
     ) -> None:
         super().__init__(clients, memory)
         self.net = net
-        self.initial = prefixed("net", detached(net.state_dict()))
+        self.initial = add_prefix("net", detached(net.state_dict()))
 
     def run(self, stage: Stage, tasks: Sequence[Task]) -> Iterator[Step | Update]:
         """Let the clients answer in turn."""

@@ -25,7 +25,7 @@ from fedmcc.federation.engines.worker import (
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Stage
 from fedmcc.networks.momentum import Network
-from fedmcc.numerics.state_dicts import detached, prefixed
+from fedmcc.numerics.state_dicts import add_prefix, detached
 from fedmcc.storage.safetensor_files import to_bytes
 from fedmcc.training.feature_cache import FeatureCache
 from fedmcc.training.loop import Step
@@ -105,7 +105,7 @@ class Pool(Simulation):
         super().__init__(clients, memory_size(options.memory))
         self.most = min(options.resolve().workers or 1, len(clients))
         self.make = make
-        self.initial = to_bytes(prefixed("net", detached(net.state_dict())))
+        self.initial = to_bytes(add_prefix("net", detached(net.state_dict())))
         self.workers: list[Worker] = []
         self.homes: dict[int, Worker] = {}  # who had a client last, and may have features of it
         self.images: SharedImages | None = None
