@@ -1,11 +1,11 @@
-"""Scikit-learn's handwritten digits as image files of three owners: something to try a federation with."""
+"""Write scikit-learn's handwritten digits as PNG files of three owners, to try a federation with."""
 
 import argparse
 from pathlib import Path
 
 from PIL import Image
 
-from fedmcc.data import load_dataset
+from fedmcc import load_dataset
 
 OWNERS = ("a", "b", "c")
 

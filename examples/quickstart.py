@@ -10,13 +10,13 @@ from fedmcc import DeepClustering
 
 
 def main() -> None:
-    """Fit, and compare with the labels that training never saw."""
+    """Fit, and compare the clusters with the labels, which training does not use."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=20)
     epochs = parser.parse_args().epochs
 
     digits = load_digits()
-    images = digits.images / 16  # 1,797 of 8 x 8 pixels, floats in 0..1
+    images = digits.images / 16  # 1,797 images of 8 x 8 pixels, floats from 0 to 1
     model = DeepClustering(
         n_clusters=10,
         views="digits",

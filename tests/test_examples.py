@@ -2,16 +2,15 @@
 
 import csv
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 from PIL import Image
 
-from fedmcc import config, load_run
-from fedmcc.data import load_dataset
+from fedmcc import load_config, load_dataset, load_run, run
 from fedmcc.runs.directory import Row, create_run
-from fedmcc.runs.experiment import run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TINY = {"data": {"name": "synthetic", "samples": 40}, "method": {"rounds": 2}, "training": {"batch_size": 20}}
@@ -31,11 +30,14 @@ def scores(run: Path) -> Row:
     return load_run(run).read_json("scores.json")
 
 
-def test_every_example_is_run_and_has_at_most_60_lines() -> None:
+def test_every_example_is_run_is_short_and_uses_public_names_only() -> None:
     here = Path(__file__).read_text()
     for path in EXAMPLES.glob("*.py"):
         assert f'start(tmp_path, "{path.name}"' in here
-        assert len(path.read_text().splitlines()) <= 60
+        text = path.read_text()
+        assert len(text.splitlines()) <= 60
+        assert "fedmcc" in text
+        assert not re.search(r"(import|from) fedmcc\.", text)
 
 
 def test_quickstart_clusters_the_digits(tmp_path: Path) -> None:
@@ -45,7 +47,7 @@ def test_quickstart_clusters_the_digits(tmp_path: Path) -> None:
 
 
 def test_own_images_draws_a_folder_and_says_where_the_clusters_are(tmp_path: Path) -> None:
-    table = Path("runs/own-images-001/assignments.csv")
+    table = Path("runs/folder-mcc-001/assignments.csv")
     assert str(table) in start(tmp_path, "own_images.py", "--epochs", "1")
     with (tmp_path / table).open(newline="") as file:
         assert [line["image"] for line in csv.DictReader(file)][:2] == ["shape-000.png", "shape-001.png"]
@@ -62,12 +64,12 @@ def test_own_images_takes_a_folder(tmp_path: Path) -> None:
 
 def test_own_method_has_no_head_and_is_scored_by_its_features(tmp_path: Path) -> None:
     start(tmp_path, "own_method.py", "--epochs", "1")
-    assert set(scores(tmp_path / "runs/own-method-001")["scores"]) == {"pixels", "features"}
+    assert set(scores(tmp_path / "runs/digits-decorrelated-001")["scores"]) == {"pixels", "features"}
 
 
 def test_own_dataset_runs_by_its_name(tmp_path: Path) -> None:
     start(tmp_path, "own_dataset.py", "--epochs", "1")
-    assert scores(tmp_path / "runs/own-dataset-001")["images"] == 400
+    assert scores(tmp_path / "runs/stripes-fedmcc-plus-001")["images"] == 400
 
 
 def test_digit_folders_deals_all_digits_to_three_owners(tmp_path: Path) -> None:
@@ -77,7 +79,7 @@ def test_digit_folders_deals_all_digits_to_three_owners(tmp_path: Path) -> None:
 
 
 def test_read_run_shows_the_curve_and_every_cluster(tmp_path: Path) -> None:
-    run(config.parse({**TINY, "threads": 1}), tmp_path / "tiny")
+    run(load_config({**TINY, "threads": 1}), tmp_path / "tiny")
     printed = start(tmp_path, "read_run.py", "tiny")
     assert "separation 1  loss" in printed
     assert "cluster 3:" in printed

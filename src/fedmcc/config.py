@@ -80,6 +80,38 @@ class Config:
     engine: EngineOptions
 
 
+def load_config(source: str | Path | Mapping[str, Any], settings: Iterable[str] = ()) -> Config:
+    """Read a configuration from a TOML file or a dictionary, fill in defaults and check it.
+
+    Parameters
+    ----------
+    source
+        Path of a TOML file, or a dictionary with the same keys and sections.
+    settings
+        Changes to single keys, such as `"method.rounds=5"`, as with `--set` on the command line.
+
+    Returns
+    -------
+    Config
+        The complete configuration.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or a key or value is not valid.
+
+    Examples
+    --------
+    >>> from fedmcc import load_config
+    >>> config = load_config({"method": {"name": "mcc", "rounds": 5}}, ["training.batch_size=64"])
+    >>> config.method.rounds, config.training.batch_size
+    (5, 64)
+    """
+    if isinstance(source, Mapping):
+        return parse(apply_settings(dict(source), settings))
+    return load(Path(source), settings)
+
+
 def load(path: Path, settings: Iterable[str] = ()) -> Config:
     """The configuration in a TOML file, changed by settings such as `method.momentum=0.996`."""
     try:

@@ -10,15 +10,9 @@ import pytest
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
+from fedmcc import DATASETS, METHODS, Branch, ImageSet, Network, Source, Stage, cluster_projector, losses
 from fedmcc.cli import app
 from fedmcc.config import CHOICES
-from fedmcc.data import DATASETS
-from fedmcc.data.base import ImageSet, Source
-from fedmcc.losses import cluster_balance
-from fedmcc.methods import METHODS
-from fedmcc.methods.base import Parts, Stage
-from fedmcc.networks.heads import cluster_projector
-from fedmcc.networks.momentum import Branch, Network
 
 
 @dataclass(frozen=True)
@@ -44,8 +38,8 @@ class Pair(NamedTuple):
 class Agree(Stage):
     weight: float
     name: str = "agree"
-    trained: Parts = ("online",)
-    shared: Parts = ("online",)
+    trained: tuple[str, ...] = ("online",)
+    shared: tuple[str, ...] = ("online",)
 
     def represent(self, net: Network, a: Tensor, b: Tensor) -> Pair:
         head = net.online.cluster_projector
@@ -53,7 +47,9 @@ class Agree(Stage):
         return Pair(head(net.online.encoder(a)), head(net.online.encoder(b)))
 
     def loss(self, outputs: Pair) -> Tensor:
-        return (outputs.a - outputs.b).square().sum(dim=1).mean() - self.weight * cluster_balance(outputs.a)
+        return (outputs.a - outputs.b).square().sum(dim=1).mean() - self.weight * losses.cluster_balance(
+            outputs.a
+        )
 
 
 @dataclass(frozen=True)

@@ -176,8 +176,32 @@ def _occupied(path: Path) -> bool:
     )
 
 
-def load_run(path: Path) -> Run:
-    """A run that exists, refused in a sentence when it is none or too new."""
+def load_run(path: str | Path) -> Run:
+    """Open the directory of an existing run; torch is not needed.
+
+    Parameters
+    ----------
+    path
+        The run directory, such as `runs/demo-001`.
+
+    Returns
+    -------
+    Run
+        The run, whether it is complete or not.
+
+    Raises
+    ------
+    InputError
+        If this is not a run directory, or a newer version of fedmcc wrote it.
+
+    Examples
+    --------
+    >>> import fedmcc
+    >>> fedmcc.load_run("runs/none")
+    Traceback (most recent call last):
+    fedmcc.errors.InputError: runs/none is not a run directory: it has no config.toml. `fedmcc run` makes one.
+    """
+    path = Path(path)
     run = Run(path)
     if not path.is_dir() or not run.config_file.exists():
         raise InputError(f"{path} is not a run directory: it has no config.toml. `fedmcc run` makes one.")

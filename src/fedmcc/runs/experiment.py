@@ -23,7 +23,7 @@ from fedmcc.methods.base import Stage
 from fedmcc.numerics.state_dicts import copy_into, detached, select
 from fedmcc.runs.build import Experiment, prepare
 from fedmcc.runs.checkpoints import Saved, load_progress, load_shapes, save_progress, save_state
-from fedmcc.runs.directory import Row, Run, create_run
+from fedmcc.runs.directory import Row, Run, create_run, next_free
 from fedmcc.storage.atomic_files import write_atomically
 from fedmcc.training.loop import Step
 from fedmcc.training.timing import AFTER_STAGES, start_phase, timed
@@ -52,10 +52,33 @@ class Finished(NamedTuple):
     scores: dict[str, Any]
 
 
-def run(config: Config, path: Path) -> Run:
-    """Do a whole run without watching it; returns its directory."""
+def run(config: Config, path: str | Path | None = None) -> Run:
+    """Train, score and save everything in a run directory.
+
+    Parameters
+    ----------
+    config
+        What to run, from `load_config`.
+    path
+        A new or empty directory. None: the first free one of `runs/DATA-METHOD-001`, `…-002` and so on.
+
+    Returns
+    -------
+    Run
+        The complete run.
+
+    Examples
+    --------
+    >>> import fedmcc
+    >>> table = {"data": {"name": "synthetic", "samples": 40}, "training": {"batch_size": 20}, "threads": 1}
+    >>> run = fedmcc.run(fedmcc.load_config(table, ["method.name=mcc", "method.rounds=1"]))
+    >>> str(run.path), run.finished
+    ('runs/synthetic-mcc-001', True)
+    """
+    if path is None:
+        path = next_free(Path("runs"), f"{name_of('data', config.data)}-{name_of('method', config.method)}")
     experiment = prepare(config)
-    begun = begin(experiment, path)
+    begun = begin(experiment, Path(path))
     for _ in steps(experiment, begun):
         pass
     return begun
