@@ -1,6 +1,7 @@
 """What the documentation mentions exists: links, files, tests, names of the code and options."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -60,6 +61,14 @@ def test_every_dotted_name_is_one_of_the_code_or_an_option(page: Path) -> None:
         match = NAME.fullmatch(name.partition("(")[0])
         if match and match[1] in packages and not RECORD.fullmatch(name):
             assert _is_option(match[0]) or _is_python(match[0]), name
+
+
+def test_the_changelog_and_the_citation_have_the_version_of_the_package() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    releases = re.findall(r"^## \[(.+)\] - (.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert releases[0][0] == version
+    assert f'version: {version}\ndate-released: "{releases[0][1]}"\n' in citation
 
 
 def test_the_method_protocol_has_the_members_that_the_architecture_lists() -> None:

@@ -1,6 +1,7 @@
 """Who may take part: greetings, and sentences for those that do not fit."""
 
 import time
+from importlib.metadata import version
 
 import pytest
 
@@ -45,7 +46,9 @@ def test_a_site_of_another_version_is_turned_away_on_both_sides(three, monkeypat
     monkeypatch.setattr(membership, "version", lambda name: "9.9")
     with pytest.raises(InputError, match=r"0 sites are there and 2 are needed: missing a, b, c\."):
         _roster(federation).gather()
-    sentence = "Site a has fedmcc 0.1.0 and the server 9.9: install the same version everywhere."
+    sentence = (
+        f"Site a has fedmcc {version('fedmcc')} and the server 9.9: install the same version everywhere."
+    )
     assert f"Turned away: {sentence}" in caplog.text
     assert f"The server turned this site away: {sentence}" in caplog.text
     assert sentence in _told(federation, 11)
