@@ -67,7 +67,7 @@ def measure(clients: int, options: argparse.Namespace) -> dict[str, float]:
     prepared = prepare(federation(clients, options))
     moments = [time.perf_counter()]
     with tempfile.TemporaryDirectory() as folder:
-        run = experiment.begin(prepared, Path(folder) / "run")
+        run = experiment.start_run(prepared, Path(folder) / "run")
         steps = experiment.steps(prepared, run)
         while len(moments) <= options.rounds:
             if isinstance(next(steps), experiment.Scored):

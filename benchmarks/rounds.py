@@ -139,7 +139,7 @@ def per_round(prepared: Any) -> Iterator[dict[str, float]]:
     """What the parts of each round took; scoring does not come up."""
     before: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder, measuring() as clock:
-        steps = experiment.steps(prepared, experiment.begin(prepared, Path(folder) / "run"))
+        steps = experiment.steps(prepared, experiment.start_run(prepared, Path(folder) / "run"))
         for _ in range(1 + ROUNDS):
             while not isinstance(next(steps), experiment.Scored):
                 pass
@@ -204,7 +204,7 @@ def engine(name: str, threads: str) -> str:
     }
     prepared = prepare(config.parse(table))
     with tempfile.TemporaryDirectory() as folder:
-        run = experiment.begin(prepared, Path(folder) / "run")
+        run = experiment.start_run(prepared, Path(folder) / "run")
         steps = experiment.steps(prepared, run)
         rows = (event.row for event in steps if isinstance(event, experiment.Scored))
         _, *taken = (row["seconds"] for row in islice(rows, 3))

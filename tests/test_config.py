@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmcc.config import apply_settings, dump, load, name_of, parse, put
+from fedmcc.config import apply_settings, dump, load, name_of, parse, set_key
 from fedmcc.errors import InputError
 from fedmcc.views import PRESETS
 
@@ -115,7 +115,7 @@ def test_a_setting_that_sets_nothing_is_refused(setting):
 
 def test_a_setting_below_a_value_is_refused():
     with pytest.raises(InputError, match="seed is 3: it has no key x"):
-        put({"seed": 3}, "seed.x", 1)
+        set_key({"seed": 3}, "seed.x", 1)
 
 
 def test_defaults_are_fedmcc_plus_on_digits_with_the_views_of_digits():

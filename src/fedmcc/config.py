@@ -138,11 +138,11 @@ def apply_settings(table: Table, settings: Iterable[str]) -> Table:
         key, equals, text = setting.partition("=")
         if not equals or not key.strip():
             raise InputError(f"'{setting}' sets nothing: write it as section.key=value.")
-        table = put(table, key, _value(text.strip()))
+        table = set_key(table, key, _value(text.strip()))
     return table
 
 
-def put(table: Table, key: str, value: object) -> Table:
+def set_key(table: Table, key: str, value: object) -> Table:
     """A copy of the table in which the dotted key has this value."""
     first, dot, rest = (part.strip() for part in key.partition("."))
     if not dot:
@@ -150,7 +150,7 @@ def put(table: Table, key: str, value: object) -> Table:
     inner = table.get(first, {})
     if not isinstance(inner, dict):
         raise InputError(f"{first} is {inner!r}: it has no key {rest}.")
-    return {**table, first: put(inner, rest, value)}
+    return {**table, first: set_key(inner, rest, value)}
 
 
 def parse(table: Mapping[str, Any]) -> Config:

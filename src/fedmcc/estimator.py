@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fedmcc.config import Config, Table, parse, put
+from fedmcc.config import Config, Table, parse, set_key
 from fedmcc.data.arrays import as_images
 from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
@@ -96,7 +96,7 @@ class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
             "views": {"preset": self.views},
         }
         for key, value in (self.settings or {}).items():
-            table = put(table, key, value)
+            table = set_key(table, key, value)
         return parse(table)
 
 

@@ -86,8 +86,8 @@ def test_every_protocol_is_listed_with_a_sentence_and_what_it_needs():
     for name, protocol in PROTOCOLS.items():
         sentence, options = listed[name]
         assert sentence.startswith(protocol.measure.__doc__)
-        assert ("Needs labels." in sentence) == protocol.labels
-        assert options == ("--seeds" if protocol.drawn else "")
+        assert ("Needs labels." in sentence) == protocol.needs_labels
+        assert options == ("--seeds" if protocol.random else "")
 
 
 def test_whatever_a_section_can_name_is_listed():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedmcc.evaluation.tsne import embed, stratified, typicality
+from fedmcc.evaluation.tsne import embed, stratified_sample, typicality
 
 
 def blobs(each: int = 40, width: int = 12) -> tuple[np.ndarray, np.ndarray]:
@@ -41,19 +41,19 @@ def test_few_images_have_finite_places(shape: tuple[int, int]) -> None:
 
 def test_a_sample_has_the_share_of_every_stratum() -> None:
     strata = np.repeat([0, 1, 2], [6000, 3000, 1000])
-    rows = stratified(strata, 100, seed=1)
+    rows = stratified_sample(strata, 100, seed=1)
     assert np.array_equal(rows, np.unique(rows))
     assert np.bincount(strata[rows]).tolist() == pytest.approx([60, 30, 10], abs=1)
-    assert not np.array_equal(rows, stratified(strata, 100, seed=2))
-    assert np.array_equal(stratified(strata[:50], 100, seed=1), np.arange(50))
+    assert not np.array_equal(rows, stratified_sample(strata, 100, seed=2))
+    assert np.array_equal(stratified_sample(strata[:50], 100, seed=1), np.arange(50))
 
 
 def test_a_sample_leaves_out_no_stratum_however_small() -> None:
     strata = np.repeat([0, 1, 2, 3], [1, 19_997, 1, 1])
-    rows = stratified(strata, 40, seed=1)
+    rows = stratified_sample(strata, 40, seed=1)
     assert np.bincount(strata[rows]).tolist() == [1, 37, 1, 1]
-    assert np.array_equal(rows, stratified(strata, 40, seed=1))
-    assert len(np.unique(stratified(np.arange(50), 40, seed=1))) == 40
+    assert np.array_equal(rows, stratified_sample(strata, 40, seed=1))
+    assert len(np.unique(stratified_sample(np.arange(50), 40, seed=1))) == 40
 
 
 def test_the_heart_of_a_cluster_is_its_most_typical() -> None:

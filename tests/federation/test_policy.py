@@ -21,7 +21,7 @@ from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.networks.initialise import initialise
 from fedmcc.numerics.state_dicts import detached, select
 from fedmcc.runs.build import assemble
-from fedmcc.runs.experiment import Scored, begin, steps
+from fedmcc.runs.experiment import Scored, start_run, steps
 from fedmcc.training.loop import Training
 from fedmcc.views import preset
 
@@ -259,7 +259,7 @@ def test_a_run_whose_round_fails_keeps_the_rounds_before_and_says_how_to_go_on(t
     table = {"encoder": {"width": 4}, "method": {"name": "mcc", "rounds": 2}, "partition": {"clients": 3}}
     settings = {"seed": 1, "threads": 1, "device": "cpu", "training": {"batch_size": 8}}
     experiment = assemble(parse(table | settings), load_dataset("digits", limit=60))
-    run = begin(experiment, tmp_path / "my run")
+    run = start_run(experiment, tmp_path / "my run")
     events, engine = steps(experiment, run), experiment.engine
     row = next(event for event in events if isinstance(event, Scored)).row
     monkeypatch.setattr(engine, "run", lambda stage, tasks: iter(()))

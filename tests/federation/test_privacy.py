@@ -160,7 +160,7 @@ def test_an_interrupted_run_goes_on_with_the_same_noise(tmp_path):
     from fedmcc.runs.build import prepare
 
     prepared = prepare(config.parse(TINY | {"privacy": {"clip": 1.0, "noise": 1.0}}))
-    whole, torn = (experiment.begin(prepared, tmp_path / name) for name in ("whole", "torn"))
+    whole, torn = (experiment.start_run(prepared, tmp_path / name) for name in ("whole", "torn"))
     for run in (whole, torn):
         run.secret_file.write_bytes(b"s" * 32)
     for event in experiment.steps(prepare(prepared.config), torn):
@@ -175,7 +175,7 @@ def test_without_its_secret_a_begun_run_is_not_resumed(tmp_path):
     from fedmcc.runs.build import prepare
 
     prepared = prepare(config.parse(TINY | {"privacy": {"clip": 1.0, "noise": 1.0}}))
-    run = experiment.begin(prepared, tmp_path / "run")
+    run = experiment.start_run(prepared, tmp_path / "run")
     events = experiment.steps(prepared, run)
     next(event for event in events if isinstance(event, experiment.Scored))
     events.close()

@@ -32,8 +32,8 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_it_was_interrupted_amid_a_stage() -> None:
     before = load_run(BEFORE)
-    last = before.committed()[-1]
-    following = EXPECTED["rows"][len(before.committed())]
+    last = before.committed_rows()[-1]
+    following = EXPECTED["rows"][len(before.committed_rows())]
     assert not before.finished
     assert following["stage"] == last["stage"]
 
@@ -48,7 +48,7 @@ def test_a_resumed_run_has_the_scores_of_one_that_was_not_interrupted(resumed: R
 
 
 def test_resuming_leaves_every_byte_of_earlier_rounds(resumed: Run) -> None:
-    count = len(load_run(BEFORE).committed())
+    count = len(load_run(BEFORE).committed_rows())
     earlier = (BEFORE / "metrics.jsonl").read_bytes().splitlines()[:count]
     assert count > 0
     assert resumed.metrics_file.read_bytes().splitlines()[:count] == earlier

@@ -46,7 +46,7 @@ def test_a_last_line_cut_short_is_left_out_and_rewind_removes_it(run, cut):
     whole = run.metrics_file.read_bytes()
     run.metrics_file.write_bytes(whole + json.dumps({"stage": "joint", "round": 3}).encode()[:cut])
     assert run.rows() == rows
-    run.rewind(2)
+    run.truncate_rows(2)
     assert run.metrics_file.read_bytes() == whole
 
 
@@ -68,10 +68,10 @@ def test_a_damaged_line_in_the_middle_is_named(run):
 def test_rewind_keeps_the_first_rows_to_the_bit(run):
     rows = _log(run, 4)
     before = run.metrics_file.read_text().splitlines(keepends=True)
-    run.rewind(3)
+    run.truncate_rows(3)
     assert run.rows() == rows[:3]
     assert run.metrics_file.read_text() == "".join(before[:3])
-    run.rewind(0)
+    run.truncate_rows(0)
     assert run.rows() == []
 
 

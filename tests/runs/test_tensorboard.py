@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fedmcc.errors import InputError
 from fedmcc.runs.experiment import Finished, Scored
-from fedmcc.runs.tensorboard import recorded, refuse_without_tensorboard
+from fedmcc.runs.tensorboard import record_rounds, require_tensorboard
 
 
 def scored(stage: str, number: int, **more: Any) -> Scored:
@@ -35,7 +35,7 @@ def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_rounds_are_counted_over_the_whole_run(tmp_path: Path) -> None:
-    assert list(recorded(EVENTS, tmp_path)) == EVENTS
+    assert list(record_rounds(EVENTS, tmp_path)) == EVENTS
     found = read(tmp_path)
     assert found["loss/one"] == [(1, 2.0), (2, 1.0)]
     assert found["scores/acc"] == [(2, 0.5), (3, 0.75)]
@@ -45,12 +45,12 @@ def test_rounds_are_counted_over_the_whole_run(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_goes_on_counting(tmp_path: Path) -> None:
-    list(recorded(EVENTS[:2], tmp_path))
-    list(recorded(EVENTS[2:], tmp_path, done=2))
+    list(record_rounds(EVENTS[:2], tmp_path))
+    list(record_rounds(EVENTS[2:], tmp_path, done=2))
     assert read(tmp_path)["scores/acc"] == [(2, 0.5), (3, 0.75)]
 
 
 def test_without_tensorboard_a_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(InputError, match=r"pip install fedmcc\[tensorboard\]"):
-        refuse_without_tensorboard()
+        require_tensorboard()

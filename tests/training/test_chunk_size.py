@@ -141,7 +141,7 @@ def test_a_federation_in_chunks_is_the_federation_without(tmp_path, closed_form)
     runs, states = [], []
     for name, training in (("whole", {}), ("chunks", {"chunk": 7, "closed_form": closed_form})):
         prepared = assemble(_config(**training), images)
-        run = experiment.begin(prepared, tmp_path / name)
+        run = experiment.start_run(prepared, tmp_path / name)
         list(experiment.steps(prepared, run))
         runs.append([row["loss"] for row in run.rows()])
         states.append(prepared.net.state_dict())
@@ -155,7 +155,7 @@ def test_chunks_in_worker_processes_give_the_bits_of_chunks_in_this_one(tmp_path
     images, models = load_dataset("digits", limit=120), []
     for engine in (PoolOptions(workers=2), EmbeddedOptions()):
         prepared = assemble(replace(_config(chunk=7), engine=engine), images)
-        run = experiment.begin(prepared, tmp_path / type(engine).__name__)
+        run = experiment.start_run(prepared, tmp_path / type(engine).__name__)
         list(experiment.steps(prepared, run))
         models.append(run.model_file.read_bytes())
     assert models[0] == models[1]

@@ -151,7 +151,7 @@ def test_a_run_resumed_in_its_second_stage_ends_in_the_same_bits(tmp_path):
     straight = _run(tmp_path / "straight", _config())
     config = replace(_config(), data=replace(_config().data, limit=60))
     prepared = experiment.prepare(config)
-    run = experiment.begin(prepared, tmp_path / "broken")
+    run = experiment.start_run(prepared, tmp_path / "broken")
     steps = experiment.steps(prepared, run)
     scored = (event for event in steps if isinstance(event, experiment.Scored))
     assert [event.row["stage"] for event in islice(scored, 3)] == [

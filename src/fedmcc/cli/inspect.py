@@ -47,7 +47,7 @@ def _measure(run: "Run", names: Sequence[str], seeds: int, checkpoint: Path | No
 
     run.read_json(protocols.FILE)  # a damaged one is refused before, not after
     found = {}
-    for name, scores in protocols.measured(run, names, seeds, checkpoint):
+    for name, scores in protocols.evaluate_each(run, names, seeds, checkpoint):
         found[name] = scores
         if checkpoint is None:
             protocols.record(run, {name: scores})

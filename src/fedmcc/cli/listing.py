@@ -33,7 +33,7 @@ def entries(kind: str) -> list[tuple[str, str, str]]:
     if kind == "partitions":
         return [(name, _sentence(deal), _sharing(name)) for name, deal in PARTITIONS.items()]
     if kind == "protocols":
-        return [(name, _needs(protocol), "--seeds" * protocol.drawn) for name, protocol in PROTOCOLS.items()]
+        return [(name, _needs(protocol), "--seeds" * protocol.random) for name, protocol in PROTOCOLS.items()]
     return [(name, _sentence(entry), _options(entry)) for name, entry in KINDS[kind].items()]
 
 
@@ -42,7 +42,7 @@ def _sentence(entry: Any) -> str:
 
 
 def _needs(protocol: Protocol) -> str:
-    return _sentence(protocol.measure) + " Needs labels." * protocol.labels
+    return _sentence(protocol.measure) + " Needs labels." * protocol.needs_labels
 
 
 def _options(entry: Any) -> str:

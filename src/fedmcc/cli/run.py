@@ -42,13 +42,13 @@ def run(
 
     For a folder say how many clusters there are: `fedmcc run PICTURES --set clusters=10`.
     """
-    from fedmcc.runs.directory import next_free, refuse_occupied
+    from fedmcc.runs.directory import next_free, require_unused
 
     name = recipe.resolve().stem
     if engine == SIMULATION:
         _refuse_here(profile=profile, tensorboard=tensorboard)
         path = out or next_free(Path("runs"), name)
-        refuse_occupied(path)
+        require_unused(path)
         _simulate(load_recipe(recipe, settings), path, report)
         return
     loaded = load_recipe(recipe, [*(settings or []), *([f"engine.name={engine}"] if engine else [])])
@@ -114,9 +114,9 @@ def _begin(loaded: "Config", out: Path | None, name: str, wishes: Wishes) -> "Ru
     prepared = build.prepare(loaded)
     if complaint := prepared.images.skipped_message():
         output.warn(complaint)
-    run = experiment.begin(prepared, out or directory.next_free(Path("runs"), name))
+    run = experiment.start_run(prepared, out or directory.next_free(Path("runs"), name))
     held = holdings(prepared.images, prepared.shards)
-    output.mention_holdings(held.clients, held.classes, held.counts.tolist())
+    output.show_holdings_briefly(held.clients, held.classes, held.counts.tolist())
     _train(prepared, run, wishes)
     return run
 
@@ -148,7 +148,7 @@ def _simulate(loaded: "Config", path: Path, report: bool) -> None:
 
     output.say(f"{method_name(loaded)} on Flower's simulation, in {path}")
     for row in simulation.simulate(loaded, path):
-        output.say(f"{row['stage']} {row['round']}  {progress.facts(row)}")
+        output.say(f"{row['stage']} {row['round']}  {progress.row_summary(row)}")
     run = directory.load_run(path)
     output.show_scores(run.read_json("scores.json"), method_name(loaded))
     output.say(f"The run is in {path}.")
@@ -158,16 +158,16 @@ def _simulate(loaded: "Config", path: Path, report: bool) -> None:
 
 def _check(wishes: Wishes) -> None:
     if wishes.tensorboard:
-        from fedmcc.runs.tensorboard import refuse_without_tensorboard
+        from fedmcc.runs.tensorboard import require_tensorboard
 
-        refuse_without_tensorboard()
+        require_tensorboard()
 
 
 def _train(prepared: "Experiment", run: "Run", wishes: Wishes) -> None:
     from shlex import quote
 
     from fedmcc.runs import experiment
-    from fedmcc.runs.tensorboard import recorded
+    from fedmcc.runs.tensorboard import record_rounds
     from fedmcc.terminal import output, progress
 
     _check(wishes)
@@ -175,7 +175,7 @@ def _train(prepared: "Experiment", run: "Run", wishes: Wishes) -> None:
     output.say(f"{method}: {len(prepared.images):,} images, {clusters} clusters, in {run.path}")
     plan, events = experiment.plan(prepared, run), experiment.steps(prepared, run)
     if wishes.tensorboard:
-        events = recorded(events, run.path / "tensorboard", len(run.committed()))
+        events = record_rounds(events, run.path / "tensorboard", len(run.committed_rows()))
     try:
         scores = progress.watch(events, plan)
     except KeyboardInterrupt:

@@ -61,7 +61,7 @@ def _here(config: Config) -> Config:
 
 def _watch(run: Run, line: programs.CommandLine, number: str, words: Popen[bytes]) -> Iterator[Row]:
     """The rows as they come; Flower is asked how the run does once it says nothing more."""
-    seen, asked = len(run.committed()), 0.0
+    seen, asked = len(run.committed_rows()), 0.0
     while True:
         over = run.finished
         rows = run.rows()

@@ -7,7 +7,7 @@ from sklearn.manifold import TSNE
 
 from fedmcc.numerics import kmeans
 
-MOST = 4_000  # images: t-SNE of more takes minutes
+MAX_TSNE_IMAGES = 4_000  # images: t-SNE of more takes minutes
 STEPS = 500
 DIMENSIONS = 50  # that PCA leaves to t-SNE
 PERPLEXITY = 30.0
@@ -34,7 +34,7 @@ def embed(features: Rows, seed: int) -> Float32[np.ndarray, "n 2"]:
     return np.asarray(found.fit_transform(reduced), dtype=np.float32)
 
 
-def stratified(strata: Int[np.ndarray, " n"], most: int, seed: int) -> Int64[np.ndarray, " m"]:
+def stratified_sample(strata: Int[np.ndarray, " n"], most: int, seed: int) -> Int64[np.ndarray, " m"]:
     """Rows in ascending order, at most so many: one of each stratum, the others by the strata's shares."""
     count = len(strata)
     if count <= most:

@@ -13,7 +13,7 @@ from fedmcc.errors import InputError
 from fedmcc.evaluation.assignments import names_and_labels
 from fedmcc.evaluation.features import Extracted
 from fedmcc.evaluation.scorer import Scorer
-from fedmcc.evaluation.tsne import MOST, embed, stratified, typicality
+from fedmcc.evaluation.tsne import MAX_TSNE_IMAGES, embed, stratified_sample, typicality
 from fedmcc.numerics.randomness import generator
 from fedmcc.numerics.state_dicts import copy_into
 from fedmcc.report import map_cache
@@ -128,7 +128,7 @@ def _assigned(experiment: Experiment, extracted: Extracted) -> Assigned:
 
 def _landscape(extracted: Extracted, assigned: Assigned, seed: int) -> Landscape:
     strata = assigned.clusters if assigned.labels is None else assigned.labels
-    rows = stratified(strata, MOST, seed)
+    rows = stratified_sample(strata, MAX_TSNE_IMAGES, seed)
     points = embed(extracted.features[rows], seed)
     return Landscape(rows, points, typicality(extracted.features, assigned.clusters))
 

@@ -10,7 +10,7 @@ from fedmcc.errors import InputError
 from fedmcc.reproduction.scales import cell_config, columns_at
 from fedmcc.reproduction.table_spec import Column, Row, Table
 from fedmcc.runs import protocols
-from fedmcc.runs.directory import Run, load_run, refuse_occupied
+from fedmcc.runs.directory import Run, load_run, require_unused
 from fedmcc.storage.atomic_files import make_folder, write_atomically
 
 PLAN = "plan.json"
@@ -76,7 +76,7 @@ class Cell:
             if self.run.config_file.exists():
                 load_run(self.path)
             elif self.path.exists():
-                refuse_occupied(self.path)
+                require_unused(self.path)
             sound = self._has_scores() and self._has_measures()
         except InputError:
             sound = False

@@ -13,7 +13,7 @@ from rich.text import Text
 from fedmcc.reproduction.cells import Cell
 from fedmcc.reproduction.run_cell import Ended, Moved
 from fedmcc.terminal.output import err, say
-from fedmcc.terminal.progress import clock
+from fedmcc.terminal.progress import format_duration
 
 
 class Board:
@@ -41,7 +41,7 @@ class Board:
 
     def _end(self, name: str, reason: str) -> None:
         del self.running[name]
-        took = clock(time.monotonic() - self.begun.pop(name))
+        took = format_duration(time.monotonic() - self.begun.pop(name))
         self.done += not reason
         self.failed += bool(reason)
         if not err.is_terminal:
@@ -58,12 +58,12 @@ class Board:
         ahead = self.total - self.done - self.failed - sum(self.running.values())
         if self.gained < 0.05 or ahead <= 0:
             return ""
-        return f", about {clock(ahead * (time.monotonic() - self.started) / self.gained)} left"
+        return f", about {format_duration(ahead * (time.monotonic() - self.started) / self.gained)} left"
 
     def __rich__(self) -> Group:
         table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
         for name, share in self.running.items():
-            elapsed = clock(time.monotonic() - self.begun[name])
+            elapsed = format_duration(time.monotonic() - self.begun[name])
             table.add_row(name, ProgressBar(1.0, share, width=24), f"{share:.0%}", elapsed)
         return Group(table, Text(self.summary))
 

@@ -43,7 +43,7 @@ def _trained(cell: Cell, threads: int) -> Iterator[Moved]:
     else:
         general = replace(cell.config.general, threads=cell.config.general.threads or threads)
         prepared = build.prepare(replace(cell.config, general=general))
-        run = experiment.begin(prepared, cell.path)
+        run = experiment.start_run(prepared, cell.path)
     total, seen, _ = experiment.plan(prepared, run)
     said = time.monotonic()
     _keep(cell)  # perhaps it was killed before it could

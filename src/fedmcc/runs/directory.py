@@ -112,16 +112,16 @@ class Run:
                     ) from None
         return rows
 
-    def committed(self) -> list[Row]:
+    def committed_rows(self) -> list[Row]:
         """The metrics of rounds that count; one more may be there that a resumed run repeats."""
         return self.rows()[: self.read_json("resume/progress.json").get("rows", 0)]
 
-    def rewind(self, count: int) -> None:
+    def truncate_rows(self, count: int) -> None:
         """Keep the first `count` rows: later ones belong to rounds that will be run again."""
         kept = self.rows()[:count]
         write_atomically(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept))
 
-    def sweep(self) -> None:
+    def remove_temporary_files(self) -> None:
         """Remove the temporary files of writes that a crash cut short."""
         for folder in (self.path, self.model_file.parent):
             for path in folder.glob(".*.*"):
@@ -148,7 +148,7 @@ class Run:
 
 def create_run(path: Path, config: str, environment: Mapping[str, Any]) -> Run:
     """Begin a run in a folder that is new or empty."""
-    refuse_occupied(path)
+    require_unused(path)
     make_folder(path, "the run")
     run = Run(path)
     run.model_file.parent.mkdir(exist_ok=True)
@@ -158,7 +158,7 @@ def create_run(path: Path, config: str, environment: Mapping[str, Any]) -> Run:
     return run
 
 
-def refuse_occupied(path: Path) -> None:
+def require_unused(path: Path) -> None:
     """Say in a sentence that a run cannot begin in a folder with something in it."""
     if _occupied(path):
         hint = (

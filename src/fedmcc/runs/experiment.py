@@ -78,13 +78,13 @@ def run(config: Config, path: str | Path | None = None) -> Run:
     if path is None:
         path = next_free(Path("runs"), f"{name_of('data', config.data)}-{name_of('method', config.method)}")
     experiment = prepare(config)
-    begun = begin(experiment, Path(path))
+    begun = start_run(experiment, Path(path))
     for _ in steps(experiment, begun):
         pass
     return begun
 
 
-def begin(experiment: Experiment, path: Path) -> Run:
+def start_run(experiment: Experiment, path: Path) -> Run:
     """A new run directory for the experiment."""
     environment: dict[str, Any] = {
         "fedmcc": version("fedmcc"),
@@ -138,7 +138,7 @@ def plan(experiment: Experiment, run: Run) -> Plan:
     per_epoch = share * sum(map(experiment.engine.images_per_epoch, clients))
     seen = {stage.name: round(per_epoch * stage.epochs) for stage in experiment.stages}
     total = sum(seen[stage.name] * stage.rounds for stage in experiment.stages)
-    return Plan(total, sum(seen.get(row["stage"], 0) for row in run.committed()))
+    return Plan(total, sum(seen.get(row["stage"], 0) for row in run.committed_rows()))
 
 
 def _rounds(
@@ -158,9 +158,9 @@ def _pick_up(experiment: Experiment, run: Run) -> tuple[Progress, int]:
     if saved is None:
         saved = Saved(Progress(detached(experiment.net.state_dict())), rows=0, clients={})
     _refuse_another_network(experiment, run, saved)
-    run.rewind(saved.rows)
+    run.truncate_rows(saved.rows)
     experiment.engine.begin(run.resume_folder, saved.clients, _last(run))
-    run.sweep()
+    run.remove_temporary_files()
     if not (run.path / PARTITION).exists():  # killed before it was written
         _write_partition(experiment, run)
     return saved.progress, saved.rows

@@ -29,10 +29,10 @@ def evaluate(
     run: Run, names: Sequence[str], seeds: int = 1, checkpoint: Path | None = None
 ) -> dict[str, Any]:
     """`{protocol: {score: {"mean", "std", "values", "split", "images"}}}` of a run's final network."""
-    return dict(measured(run, names, seeds, checkpoint))
+    return dict(evaluate_each(run, names, seeds, checkpoint))
 
 
-def measured(
+def evaluate_each(
     run: Run, names: Sequence[str], seeds: int = 1, checkpoint: Path | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """The same protocol by protocol, each as soon as it is known; features are computed once."""
@@ -45,7 +45,7 @@ def measured(
     _refuse_what_cannot_be(run, names, subject)
     for name in dict.fromkeys(names):
         protocol = PROTOCOLS[name]
-        found = [protocol.measure(subject, seed) for seed in range(seeds if protocol.drawn else 1)]
+        found = [protocol.measure(subject, seed) for seed in range(seeds if protocol.random else 1)]
         yield name, _summary(found)
 
 
@@ -158,15 +158,15 @@ class Protocol:
     """A way to measure."""
 
     measure: Callable[[Subject, int], Measured]
-    drawn: bool = True  # chance has a part in it; without that one seed says all
-    labels: bool = True  # it needs them
+    random: bool = True  # chance has a part in it; without that one seed says all
+    needs_labels: bool = True  # it needs them
 
 
 PROTOCOLS: dict[str, Protocol] = {
-    "clustering": Protocol(by_head, drawn=False, labels=False),
+    "clustering": Protocol(by_head, random=False, needs_labels=False),
     "kmeans": Protocol(by_kmeans),
     "federated-kmeans": Protocol(by_federated_kmeans),
-    "knn": Protocol(by_neighbours, drawn=False),
+    "knn": Protocol(by_neighbours, random=False),
     "linear": Protocol(by_linear_layer),
     "semi": Protocol(by_few_labels),
 }
@@ -177,7 +177,7 @@ def _refuse_what_cannot_be(run: Run, names: Sequence[str], subject: Subject) -> 
     if "clustering" in names and subject.trained.net.online.cluster_projector is None:
         raise InputError(f"{run.path} has no cluster head: ask for kmeans instead of clustering.")
     labels = subject.trained.scorer.images.labels
-    needy = [name for name in names if PROTOCOLS[name].labels]
+    needy = [name for name in names if PROTOCOLS[name].needs_labels]
     if needy and subject.trained.config.data.splits is None and (labels is None or np.all(labels < 0)):
         raise InputError(f"The images of {run.path} have no labels, which {', '.join(needy)} would need.")
 

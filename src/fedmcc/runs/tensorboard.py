@@ -10,7 +10,7 @@ from fedmcc.runs.experiment import Scored
 Event = TypeVar("Event")
 
 
-def refuse_without_tensorboard() -> None:
+def require_tensorboard() -> None:
     """Say before a run begins that it could not be recorded."""
     try:
         import tensorboard  # noqa: F401
@@ -21,7 +21,7 @@ def refuse_without_tensorboard() -> None:
         ) from None
 
 
-def recorded(events: Iterable[Event], folder: Path, done: int = 0) -> Iterator[Event]:
+def record_rounds(events: Iterable[Event], folder: Path, done: int = 0) -> Iterator[Event]:
     """The same events; each round leaves its numbers in the folder, counted on from those done."""
     from torch.utils.tensorboard import SummaryWriter
 

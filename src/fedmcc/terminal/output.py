@@ -65,7 +65,7 @@ def show_holdings(clients: Sequence[str], classes: Sequence[str], counts: Counts
     out.print(_holdings(clients, classes, counts, out.width))
 
 
-def mention_holdings(clients: Sequence[str], classes: Sequence[str], counts: Counts) -> None:
+def show_holdings_briefly(clients: Sequence[str], classes: Sequence[str], counts: Counts) -> None:
     """The same before a run of several clients, in a sentence if they or the classes are many."""
     sizes = [sum(row) for row in counts]
     if 1 < len(clients) <= MOST and len(classes) <= MOST:

@@ -104,8 +104,8 @@ class Lines:
     def round(self, scored: Scored) -> None:
         row = scored.row
         say(
-            f"{row['stage']} {row['round']}/{scored.rounds}  {facts(row)}  "
-            f"{self.pace}  {clock(self.pace.left)} left"
+            f"{row['stage']} {row['round']}/{scored.rounds}  {row_summary(row)}  "
+            f"{self.pace}  {format_duration(self.pace.left)} left"
         )
 
 
@@ -156,7 +156,7 @@ def _cells(scored: Scored) -> tuple[str, ...]:
     )
 
 
-def facts(row: Row) -> str:
+def row_summary(row: Row) -> str:
     """What a row of metrics says, in a few words."""
     facts = [] if row["loss"] is None else [f"loss {row['loss']:.3f}"]
     scores = {"acc": "acc", "nmi": "nmi", "kmeans_acc": "kmeans"}
@@ -176,7 +176,7 @@ def _in_vain(row: Row) -> list[str]:
     return [f"{len(row[key])} {key}" for key in ("refused", "dropped") if row.get(key)]
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds as minutes and hours."""
     minutes, seconds = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)

@@ -70,7 +70,7 @@ def test_following_shows_new_rounds_only_and_ends_with_the_scores(ready: Ready, 
     events = follow(ready, run, "7", ROUNDS)
     assert plan(run, ROUNDS)[:2] == (2, 1)
     run.log({"stage": "joint", "round": 2, "loss": None})
-    run.rewind(1)  # as a server that was killed before the commit does
+    run.truncate_rows(1)  # as a server that was killed before the commit does
     run.log({"stage": "joint", "round": 2, "loss": 0.5})
     run.write_json("scores.json", {"images": 0})
     shown = [event for event in events if isinstance(event, Scored | Finished)]

@@ -95,14 +95,14 @@ def _sampled(clients, memory="1GB"):
 
 def _run(path, clients, memory="1GB"):
     assembled = _sampled(clients, memory)
-    run = experiment.begin(assembled, path)
+    run = experiment.start_run(assembled, path)
     list(experiment.steps(assembled, run))
     return run
 
 
 def test_a_thousand_clients_need_the_memory_of_those_that_take_part(tmp_path):
     assembled, held = _sampled(1000), []
-    run = experiment.begin(assembled, tmp_path / "run")
+    run = experiment.start_run(assembled, tmp_path / "run")
     for event in experiment.steps(assembled, run):
         if isinstance(event, experiment.Scored):
             held.append(assembled.engine.states.held)

@@ -86,7 +86,7 @@ def test_the_pool_gives_the_bits_of_the_embedded_engine(method, tmp_path):
     outcomes = []
     for engine in ("embedded", "pool"):
         assembled = _assembled(engine, method)
-        run = experiment.begin(assembled, tmp_path / engine)
+        run = experiment.start_run(assembled, tmp_path / engine)
         list(experiment.steps(assembled, run))
         outcomes.append(_outcome(run))
     assert outcomes[0] == outcomes[1]

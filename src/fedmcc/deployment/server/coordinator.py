@@ -21,7 +21,7 @@ from fedmcc.deployment.server.site_engine import Charter, SiteEngine
 from fedmcc.errors import InputError
 from fedmcc.runs.build import Experiment, build_network, fingerprint, scorer_of
 from fedmcc.runs.directory import Run, load_run
-from fedmcc.runs.experiment import Finished, Scored, begin, steps
+from fedmcc.runs.experiment import Finished, Scored, start_run, steps
 from fedmcc.runs.resolve import check, count_classes, resolve
 from fedmcc.training.torch_setup import set_up_torch
 
@@ -61,7 +61,7 @@ def prepare(grid: Grid, service: Service) -> tuple[Experiment, Run]:
     roster.agree(Common(channels, charter.fingerprint))
     engine = SiteEngine(roster, charter, config.training.batch_size)
     experiment = Experiment(config, images, [], scorer_of(config, scored) if scored else None, net, engine)
-    run = run or begin(experiment, service.run)
+    run = run or start_run(experiment, service.run)
     if not known:
         run.write_json(run.sites_file.name, {"id": charter.run, "sites": roster.names, "channels": channels})
     return experiment, run
