@@ -101,7 +101,7 @@ def test_with_a_kept_optimiser_two_rounds_are_one_continuous_training(name, fres
 
 
 @pytest.mark.parametrize(("name", "fresh"), [("adam", _adam), ("sgd", _sgd)])
-def test_without_it_every_round_begins_with_a_fresh_one(name, fresh):
+def test_without_keep_optimizer_every_round_starts_with_a_new_one(name, fresh):
     config, client, net = _setup(name, keep=False)
     assert _same(_rounds(config, client, net, 2), _by_hand(config, client, fresh))
 

@@ -138,7 +138,7 @@ def test_bytes_are_those_of_every_shared_number():
     assert round.traffic == dict.fromkeys(range(3), (each, each))
 
 
-def test_frozen_parts_are_handed_out_once_to_each_client():
+def test_frozen_parts_are_sent_once_to_each_client():
     engine = Recording()
     first, second, _ = _all_rounds(engine, [0, 1], _head())
     for client in (0, 1):

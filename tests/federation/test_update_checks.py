@@ -12,7 +12,7 @@ class Adding(Stage):
     """A stage whose clients may add means."""
 
     def extras_error(self, update):
-        return "" if set(update.extras) <= {"mean"} else "It adds what nobody asked for."
+        return "" if set(update.extras) <= {"mean"} else "Unexpected extra tensor."
 
 
 STAGE = Adding(name="joint", rounds=9, epochs=1, trained=(), shared=("a", "n"))
@@ -106,13 +106,13 @@ def test_what_clients_add_is_judged_by_the_stage():
     updates = [_update(0, extras={"mean": torch.zeros(3)}), _update(1, extras={"secret": torch.zeros(3)})]
     admitted = _judge(updates)
     assert _clients(admitted) == ([0], [1])
-    assert admitted.refused[0].reason == "It adds what nobody asked for."
+    assert admitted.refused[0].reason == "Unexpected extra tensor."
 
 
 def test_a_stage_asks_for_no_extras_unless_it_says_so():
     stage = Stage(name="joint", rounds=9, epochs=1, trained=(), shared=("a", "n"))
     reason = stage.extras_error(_update(0, extras={"mean": torch.zeros(3)}))
-    assert reason == "It adds 'mean', which nobody asked for."
+    assert reason == "Unexpected extra tensor 'mean'."
 
 
 def test_the_order_of_arrival_does_not_matter():

@@ -27,7 +27,7 @@ def _s(u, v):
 
 
 def _nt_xent(u, v, tau):
-    """Cross-entropy of each of the 2n rows against all others, its partner being the right answer."""
+    """Mean over the 2n rows of the cross-entropy of identifying a row's partner among all other rows."""
     rows, n, total = [*u, *v], len(u), 0.0
     for i in range(2 * n):
         others = sum(math.exp(_s(rows[i], rows[j]) / tau) for j in range(2 * n) if j != i)
@@ -65,8 +65,8 @@ def test_three_fields_give_the_loss_as_the_paper_prints_it_with_entropies_maximi
     expected = 0.5 * (_printed(z_a, z_b, 0.4) + _printed(_columns(y_a), _columns(y_b), 0.9))
     expected -= _entropy(y_a) + _entropy(y_b)
     fields = {"anchors": "a", "positive_in_denominator": False, "contrast_weight": 0.5}
-    found = _loss(_outputs(1), instance_temperature=0.4, cluster_temperature=0.9, **fields)
-    assert found == pytest.approx(expected, abs=1e-9)
+    loss = _loss(_outputs(1), instance_temperature=0.4, cluster_temperature=0.9, **fields)
+    assert loss == pytest.approx(expected, abs=1e-9)
 
 
 def test_entropy_weight_scales_the_entropies_alone():

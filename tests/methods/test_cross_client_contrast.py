@@ -1,4 +1,4 @@
-"""Separation: contrast with the images of clients that are never seen."""
+"""Cross-client contrast: negatives from other clients' images through their second moment."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_spectral_contrast_is_the_sum_over_pairs():
 
 
 def test_two_clients_together_have_the_gradient_of_one_that_holds_all_images():
-    """Averaged by size, what repels their images is what repels them in a pooled batch."""
+    """The repulsion gradients of two clients, averaged by size, equal that of one pooled batch."""
     net, stage = _setup()
     a, b = torch.rand(2, 12, 1, 8, 8, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     net.double()
@@ -57,7 +57,7 @@ def test_two_clients_together_have_the_gradient_of_one_that_holds_all_images():
         net.share.fill_(share)
         out = stage.represent(net, a[rows], b[rows])
         repelled = stage.loss(out) + 2 * (out.z_a * out.z_b).sum(dim=1).mean()
-        if share > 0:  # within a batch the images' own pairs are left out: here they are taken out of both
+        if share > 0:  # a batch leaves out positive pairs: use the second moment of the batch instead
             n = len(out.z_a)
             near = (out.z_a @ out.z_b.T).square().sum() - (out.z_a * out.z_b).sum(dim=1).square().sum()
             repelled = repelled - stage.repulsion * share * near / (n * (n - 1))
@@ -80,11 +80,11 @@ def test_the_loss_attracts_views_and_repels_what_is_near_in_this_client_and_in_o
     z_a, z_b = _unit(4, 1), _unit(4, 2)
     others, share = torch.rand(4, dtype=torch.float64), torch.tensor(0.25, dtype=torch.float64)
     expected = float(spectral_contrast(z_a, z_b, 0.5)) + 2.0 * 2 * float(others.mean())
-    found = stage.loss(Outputs(z_a, z_b, others, others, share.expand(4)))
-    assert float(found) == pytest.approx(expected)
+    loss = stage.loss(Outputs(z_a, z_b, others, others, share.expand(4)))
+    assert float(loss) == pytest.approx(expected)
 
 
-def test_a_client_knows_nothing_of_others_in_the_first_round():
+def test_there_is_no_moment_of_other_clients_in_the_first_round():
     net, stage = _setup()
     net.others.fill_(9)
     _receive(net, stage, {"samples": torch.tensor(30)}, {}, round=1)
@@ -93,8 +93,8 @@ def test_a_client_knows_nothing_of_others_in_the_first_round():
 
 
 @pytest.mark.parametrize("last_round", [1, None, 0])
-def test_ones_own_moment_is_taken_out_if_it_is_in(last_round):
-    """A client that was not drawn in the round before adds its images to those that the moment is of."""
+def test_the_clients_own_moment_is_subtracted_only_if_it_is_included(last_round):
+    """The number of images in the moment grows by those of a client that was not drawn in the last round."""
     net, stage = _setup()
     own, rest = _unit(3, 1).T @ _unit(3, 1) / 3, _unit(9, 2).T @ _unit(9, 2) / 9
     net.own.copy_(own)
@@ -110,7 +110,7 @@ def test_ones_own_moment_is_taken_out_if_it_is_in(last_round):
     assert int(memory["round"]) == 2
 
 
-def test_what_leaves_a_client_is_the_mean_outer_product_of_its_projections():
+def test_a_client_sends_the_mean_outer_product_of_its_projections():
     net, stage = _setup()
     images = torch.rand(10, 1, 8, 8, generator=torch.Generator().manual_seed(5))
     sent = stage.extras(net, images.split(4))["moment"]
@@ -137,4 +137,4 @@ def test_a_moment_of_longer_vectors_is_refused():
     net, stage = _setup()
     shared = detached(select(net.state_dict(), stage.shared))
     update = Update(0, stage.name, 1, 30, 0.0, shared, {"moment": 1e6 * torch.eye(6)})
-    assert stage.extras_error(update) == "Its second moment is not that of vectors of length 1."
+    assert stage.extras_error(update) == "Its second moment is not that of unit vectors."

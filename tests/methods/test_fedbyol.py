@@ -70,7 +70,7 @@ def test_outputs_are_predictions_of_online_and_projections_of_target():
     torch.testing.assert_close(outputs.p_a, expected)
 
 
-def test_no_gradient_reaches_the_target_even_if_it_would_take_one():
+def test_no_gradient_reaches_the_target_even_if_it_requires_one():
     net = _net().requires_grad_(True)
     STAGE.loss(STAGE.represent(net, *_views())).backward()
     assert all(parameter.grad is None for parameter in net.target.parameters())
@@ -90,10 +90,10 @@ def test_the_target_is_the_moving_average_of_the_parameters_alone():
     for slow, was in zip(net.target.parameters(), before, strict=True):
         torch.testing.assert_close(slow, was + 0.01)
     assert all(torch.equal(value, own[name]) for name, value in net.target.named_buffers())
-    assert any(not torch.equal(value, buffers[name]) for name, value in own.items())  # it saw the batch
+    assert any(not torch.equal(value, buffers[name]) for name, value in own.items())  # updated by the batch
 
 
-def test_the_target_is_copied_at_the_first_meeting_and_kept_afterwards():
+def test_the_target_is_copied_in_the_first_round_and_kept_afterwards():
     net, memory = _net(), {}
     sent = {name: torch.full_like(value, 3) for name, value in select(net.state_dict(), STAGE.shared).items()}
     STAGE.receive(net, Task(0, STAGE.name, 1, sent), memory)
@@ -104,7 +104,7 @@ def test_the_target_is_copied_at_the_first_meeting_and_kept_afterwards():
     assert all((value == 4).all() for value in net.predictor.state_dict().values())
 
 
-def test_an_answer_carries_online_and_predictor_and_the_target_stays_home():
+def test_an_update_has_the_online_network_and_the_predictor_but_not_the_target():
     net = _net()
     update, state = _answer(net, add_prefix("net", detached(net.state_dict())))
     assert set(update.weights) == {
@@ -114,10 +114,10 @@ def test_an_answer_carries_online_and_predictor_and_the_target_stays_home():
     assert any(name.startswith("net.target.") for name in state)
 
 
-def test_the_target_of_the_last_round_meets_the_next():
+def test_the_target_is_kept_until_the_next_round():
     net = _net()
     _, first = _answer(net, add_prefix("net", detached(net.state_dict())))
-    other = _net(seed=9)  # a workbench that has served another client, and another global model
+    other = _net(seed=9)  # weights left by another client, and another global model
     net.load_state_dict(other.state_dict())
     memory = {"met": torch.tensor(True)}
     net.load_state_dict({name: first[f"net.{name}"] for name in net.state_dict()})
@@ -154,6 +154,6 @@ def test_initial_weights_of_the_predictor_come_from_the_generator():
 
 
 @pytest.mark.parametrize("field", [{"momentum": 1.5}, {"hidden": 0}, {"projections": -1}])
-def test_numbers_that_mean_nothing_are_refused(field):
+def test_invalid_options_are_refused(field):
     with pytest.raises(InputError, match=rf"method\.{next(iter(field))}"):
         FedBYOL(**field)

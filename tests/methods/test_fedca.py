@@ -54,7 +54,7 @@ def _received(extras, client=0, **fields):
 
 
 def _naive(rows, dictionary, temperature):
-    """Each of the 2n rows must find its partner among the others and the whole dictionary."""
+    """NT-Xent in loops: identify each row's partner among the other rows and the whole dictionary."""
     n, total = len(rows) // 2, 0.0
     for i, row in enumerate(rows):
         others = [other for j, other in enumerate(rows) if j != i] + list(dictionary)
@@ -79,27 +79,27 @@ def test_without_a_dictionary_it_is_simclr():
     loss.backward()
     expected.backward()
     torch.testing.assert_close(loss, expected)
-    for found, wanted in zip(net.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-4, atol=1e-6)
+    for parameter, same in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, same.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_a_client_alone_never_meets_its_own_projections():
+def test_a_clients_own_projections_are_left_out():
     net, _ = _received(_extras(5, [0] * 5), client=0)
     assert len(net.foreign) == 0
 
 
 def test_what_a_client_uploads_are_the_last_projections_it_trained_on():
     net, stage = _setup(dictionary=6)
-    seen = []
+    projections = []
     for seed in range(3):
         views = torch.rand(2, 4, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
         outputs = stage.represent(net, *views)
         stage.after_step(net, outputs)
-        seen += list(outputs.z_a.detach())
-    found = stage.extras(net, np.zeros((1, 1, 8, 8), np.uint8))["dictionary"]
-    assert torch.equal(found, torch.stack(seen[-6:]))
-    torch.testing.assert_close(found.norm(dim=1), torch.ones(6))
-    assert not found.requires_grad
+        projections += list(outputs.z_a.detach())
+    dictionary = stage.extras(net, np.zeros((1, 1, 8, 8), np.uint8))["dictionary"]
+    assert torch.equal(dictionary, torch.stack(projections[-6:]))
+    torch.testing.assert_close(dictionary.norm(dim=1), torch.ones(6))
+    assert not dictionary.requires_grad
 
 
 def test_the_server_puts_the_dictionaries_side_by_side_with_their_owners():
@@ -127,7 +127,7 @@ def test_in_a_federation_the_dictionary_reaches_the_other_clients():
     assert second.bytes_down - first.bytes_down == 2 * 12 * (8 * 4 + 8)
 
 
-def test_a_round_forgets_what_another_client_left_in_the_network():
+def test_a_round_starts_with_empty_dictionaries():
     net, stage = _received(_extras(5, [1] * 5))
     stage.after_step(net, stage.represent(net, *_views()))
     stage.receive(net, Task(0, stage.name, 1, {}), {})
@@ -149,7 +149,7 @@ def test_alignment_is_the_squared_distance_to_the_base_encoders_features(tmp_pat
     assert (stage.loss(outputs) - plain).item() == pytest.approx(0.3 * total, rel=1e-4)
 
 
-def test_the_base_encoder_is_handed_out_once_and_never_trained(tmp_path):
+def test_the_base_encoder_is_sent_once_and_never_trained(tmp_path):
     encoder = ConvNetOptions(width=4, norm="group").build(1, 8)
     save_file(encoder.state_dict(), tmp_path / "base.safetensors")
     net, stage = _setup(base=tmp_path / "base.safetensors")
@@ -167,6 +167,6 @@ def test_a_missing_base_file_is_named():
 
 
 @pytest.mark.parametrize("field", [{"dictionary": 0}, {"temperature": 0.0}, {"alignment": -1.0}])
-def test_numbers_that_mean_nothing_are_refused(field):
+def test_invalid_options_are_refused(field):
     with pytest.raises(InputError, match=rf"method\.{next(iter(field))}"):
         FedCA(**field)

@@ -26,7 +26,7 @@ def _shared(net, stage):
 
 
 def _away(state, by, seed):
-    """Another state: every tensor of numbers moved at random."""
+    """The state with noise on floating-point tensors, and counters increased by 5."""
     draw = torch.Generator().manual_seed(seed)
     return {
         name: value + by * torch.randn(value.shape, generator=draw)
@@ -37,15 +37,15 @@ def _away(state, by, seed):
 
 
 def _divergence(local, incoming):
-    """Mean over the convolutions of the Euclidean distance, in NumPy."""
+    """Mean Euclidean distance over the convolutions, in NumPy."""
     names = [
         name for name, value in incoming.items() if name.startswith("online.encoder") and value.dim() == 4
     ]
     return np.mean([np.linalg.norm((local[name] - incoming[name]).numpy().ravel()) for name in names])
 
 
-def _meet(net, stage, by=0.01, rounds=(1, 2), memory=None):
-    """The first of two rounds with some training, then the second; returns what met in it."""
+def _two_rounds(net, stage, by=0.01, rounds=(1, 2), memory=None):
+    """Receive two rounds with training between; returns the local and global weights mixed in the second."""
     memory = {} if memory is None else memory
     stage.receive(net, Task(0, stage.name, rounds[0], _shared(net, stage)), memory)
     net.load_state_dict(_away(net.state_dict(), by, 1))
@@ -64,31 +64,31 @@ def _is_mix(net, local, incoming, share):
 @pytest.mark.parametrize("scale", [0.8, 1.0, 2.5])
 def test_the_mix_is_the_formula_by_hand(scale):
     net, stage = _setup(scale=scale)
-    local, incoming, memory = _meet(net, stage)
+    local, incoming, memory = _two_rounds(net, stage)
     share = scale * _divergence(local, incoming)
     assert 0.05 < share < 0.95
     _is_mix(net, local, incoming, share)
     assert "scale" not in memory
 
 
-def test_a_client_far_away_keeps_all_of_its_own_but_the_buffers():
+def test_a_diverged_client_keeps_all_its_parameters_and_takes_the_global_buffers():
     net, stage = _setup(scale=1e6)
-    local, incoming, _ = _meet(net, stage)
+    local, incoming, _ = _two_rounds(net, stage)
     _is_mix(net, local, incoming, 1.0)
     for name, value in net.named_buffers():
         if not name.startswith("target."):
             assert torch.equal(value, incoming[name])
 
 
-def test_the_target_stays_when_the_client_blends():
+def test_the_target_is_kept_when_weights_are_mixed():
     net, stage = _setup()
-    local, _, _ = _meet(net, stage)
+    local, _, _ = _two_rounds(net, stage)
     assert all(torch.equal(value, local[f"target.{name}"]) for name, value in net.target.state_dict().items())
 
 
 def test_the_autoscaler_keeps_a_share_of_tau_at_first_and_its_scale_from_then_on():
     net, stage = _setup(autoscale=0.6)
-    local, incoming, memory = _meet(net, stage)
+    local, incoming, memory = _two_rounds(net, stage)
     first = _divergence(local, incoming)
     _is_mix(net, local, incoming, 0.6)
     assert float(memory["scale"]) == pytest.approx(0.6 / first, rel=1e-5)
@@ -101,9 +101,9 @@ def test_the_autoscaler_keeps_a_share_of_tau_at_first_and_its_scale_from_then_on
 
 
 @pytest.mark.parametrize("rounds", [(1, 3), (2, 7), (4, 4)])
-def test_a_client_that_sat_out_takes_the_global_model_for_online_and_target(rounds):
+def test_a_client_that_missed_a_round_takes_the_global_model_for_online_and_target(rounds):
     net, stage = _setup()
-    _, incoming, memory = _meet(net, stage, rounds=rounds)
+    _, incoming, memory = _two_rounds(net, stage, rounds=rounds)
     assert all(torch.equal(net.state_dict()[name], value) for name, value in incoming.items())
     assert all(
         torch.equal(value, incoming[f"online.{name}"]) for name, value in net.target.state_dict().items()
@@ -112,7 +112,7 @@ def test_a_client_that_sat_out_takes_the_global_model_for_online_and_target(roun
     assert "scale" not in memory
 
 
-def test_alone_the_global_model_is_ones_own_and_nothing_is_measured():
+def test_with_one_client_weights_stay_and_no_scale_is_stored():
     net, stage = _setup()
     memory = {}
     for number in (1, 2, 3):
@@ -129,6 +129,6 @@ def test_it_is_byol_but_for_one_hook():
 
 
 @pytest.mark.parametrize("field", [{"scale": -1.0}, {"autoscale": 0.0}, {"hidden": 0}])
-def test_numbers_that_mean_nothing_are_refused(field):
+def test_invalid_options_are_refused(field):
     with pytest.raises(InputError, match=rf"method\.{next(iter(field))}"):
         FedEMA(**field)

@@ -23,7 +23,7 @@ def _blobs(labels, features=12):
 
 
 def _exchange(shards, clusters=10, **options):
-    """All rounds: what clients send, what the server makes of it, put into the network."""
+    """Run all rounds and load the server's results into the network."""
     net, method = Network(Branch(nn.Flatten())), FederatedKMeans(**options)
     method.extend(net, 12, clusters)
     for stage in method.stages():
@@ -64,28 +64,30 @@ def test_only_centroids_and_counts_leave_a_client():
         6,
         8,
     )  # 180 images, 30 for each centroid; 2 axes a cluster
-    assert updates[1].extras["centroids"].shape == (4, 8)  # 60 images, but as many as clusters
+    assert updates[1].extras["centroids"].shape == (4, 8)  # 60 images, but not fewer than clusters
     assert updates[0].extras["sizes"].sum() == 180
 
 
-def test_the_head_knows_the_shares_of_all_clusters():
+def test_the_head_stores_the_shares_of_all_clusters():
     net, _ = _exchange([np.repeat([0], 300), np.repeat([1], 100)], clusters=2, axes=0.0)
     head = net.online.cluster_projector
     assert sorted(head.marginal.tolist()) == [0.25, 0.75]
 
 
 BAD = {
-    "It adds centroids, not centroids, sizes.": {"sizes": None},
-    "Its centroids do not stand for as many images as it has.": {"sizes": torch.ones(6, dtype=torch.int64)},
+    "Its extra tensors are centroids; expected centroids, sizes.": {"sizes": None},
+    "The sizes of its centroids do not sum to its number of images.": {
+        "sizes": torch.ones(6, dtype=torch.int64)
+    },
     "Its centroids lie outside the unit sphere.": {"centroids": torch.full((6, 8), 2.0)},
-    "Its centroids is torch.float32 of shape (6, 3), not torch.float32 of (None, 8).": {
+    "Its centroids is torch.float32 of shape (6, 3); expected torch.float32 of (None, 8).": {
         "centroids": torch.ones(6, 3)
     },
 }
 
 
 @pytest.mark.parametrize("reason", BAD)
-def test_centroids_that_no_images_have_are_refused(reason):
+def test_impossible_centroids_are_refused(reason):
     _, (update, _) = _exchange([np.repeat([0, 1], 90), np.repeat([2, 3], 30)], clusters=4)
     extras = {name: value for name, value in {**update.extras, **BAD[reason]}.items() if value is not None}
     assert FederatedKMeans().stages()[-1].extras_error(replace(update, extras=extras)) == reason
@@ -95,18 +97,16 @@ def test_centroids_that_no_images_have_are_refused(reason):
     "change",
     [{"count": torch.tensor(1.0, dtype=torch.float64)}, {"second": 1e6 * torch.eye(12, dtype=torch.float64)}],
 )
-def test_moments_that_no_images_have_are_refused(change):
+def test_impossible_moments_are_refused(change):
     net, method = Network(Branch(nn.Flatten())), FederatedKMeans()
     method.extend(net, 12, 4)
     stage, labels = method.stages()[0], np.repeat([0, 1], 90)
     extras = {**stage.extras(net, [_blobs(labels)]), **change}
     update = Update(0, stage.name, 1, 180, None, select(net.state_dict(), stage.shared), extras)
-    assert (
-        stage.extras_error(update) == "Its moments are not those of its images' features on the unit sphere."
-    )
+    assert stage.extras_error(update) == "Its moments are not those of one unit vector per image."
 
 
-def test_fewer_centroids_than_clusters_leave_no_prototype_at_random():
+def test_with_fewer_centroids_than_clusters_prototypes_repeat():
     net, _ = _exchange([np.repeat([0], 3)], clusters=5, axes=0.0)
     vectors = net.online.cluster_projector.vectors.weight
     torch.testing.assert_close(vectors[3:], vectors[:2])
@@ -121,6 +121,6 @@ def test_a_target_gets_a_head_of_its_own():
 
 
 @pytest.mark.parametrize("options", [{"temperature": 0.0}, {"images_per_centroid": 0}, {"axes": -1.0}])
-def test_options_without_sense_are_refused(options):
+def test_invalid_options_are_refused(options):
     with pytest.raises(InputError, match=f"clustering.{next(iter(options))}"):
         FederatedKMeans(**options)

@@ -1,4 +1,4 @@
-"""Federated spectral clustering on shapes that k-means cannot part."""
+"""Federated spectral clustering on shapes that k-means cannot separate."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from fedmcc.numerics.state_dicts import detached, select
 
 
 def _arcs(labels, seed):
-    """Two long arcs on the sphere, one above the other: by distance, their ends belong to the other arc."""
+    """Two long arcs on the sphere, one above the other: each end is closer to the other arc."""
     draw = np.random.default_rng(seed)
     angle = draw.uniform(0, 4.5, len(labels))
     height = np.where(labels == 0, 0.35, -0.35) + draw.normal(0, 0.03, len(labels))
@@ -55,12 +55,12 @@ def _accuracy(method):
     return accuracy(np.concatenate([labels for labels, _ in SHARDS]), assigned)
 
 
-def test_arcs_are_told_apart_by_merged_prototypes_and_not_by_one_each():
+def test_arcs_are_separated_by_merged_prototypes_and_not_by_one_each():
     assert _accuracy(FederatedSpectral(prototypes=20.0, **ARCS)) > 0.98
     assert _accuracy(FederatedKMeans(**ARCS)) < 0.8
 
 
-def test_what_a_client_adds_is_the_sum_of_outer_products_of_its_soft_assignments():
+def test_a_client_sends_the_sum_of_outer_products_of_its_soft_assignments():
     net, updates = _exchange(FederatedSpectral(**ARCS), [points for _, points in SHARDS])
     head = net.online.cluster_projector
     cosine = (
@@ -69,10 +69,10 @@ def test_what_a_client_adds_is_the_sum_of_outer_products_of_its_soft_assignments
     p = (cosine / 0.02).softmax(dim=1).double().detach().numpy()
     expected = sum(np.outer(row, row) for row in p)
     np.testing.assert_allclose(updates[0].extras["affinity"], expected, atol=1e-4)
-    assert updates[0].extras["affinity"].shape == (20, 20)  # whatever the number of images
+    assert updates[0].extras["affinity"].shape == (20, 20)  # for any number of images
 
 
-def test_the_head_knows_the_share_of_images_in_each_cluster():
+def test_the_head_stores_the_share_of_images_in_each_cluster():
     net, _ = _exchange(FederatedSpectral(prototypes=20.0, **ARCS), [points for _, points in SHARDS])
     points = torch.cat([points for _, points in SHARDS])
     mean = net.online.assign(points).mean(dim=0)
@@ -95,24 +95,24 @@ def test_clusters_are_not_scored_before_prototypes_are_merged():
 
 
 BAD = {
-    "It adds nothing, not affinity.": {},
-    "Its affinity is torch.float64 of shape (3, 3), not torch.float64 of (20, 20).": {
+    "Its extra tensors are none; expected affinity.": {},
+    "Its affinity is torch.float64 of shape (3, 3); expected torch.float64 of (20, 20).": {
         "affinity": torch.zeros(3, 3, dtype=torch.float64)
     },
-    "Its affinities are not those of soft assignments of its images.": {
+    "Its affinities are not those of one soft assignment per image.": {
         "affinity": torch.full((20, 20), -1.0, dtype=torch.float64)
     },
 }
 
 
 @pytest.mark.parametrize("reason", BAD)
-def test_affinities_that_no_images_have_are_refused(reason):
+def test_impossible_affinities_are_refused(reason):
     method = FederatedSpectral(**ARCS)
     _, updates = _exchange(method, [points for _, points in SHARDS])
     assert method.stages()[-1].extras_error(replace(updates[0], extras=BAD[reason])) == reason
 
 
 @pytest.mark.parametrize("options", [{"prototypes": 0.0}, {"temperature": -1.0}])
-def test_options_without_sense_are_refused(options):
+def test_invalid_options_are_refused(options):
     with pytest.raises(InputError, match=f"clustering.{next(iter(options))}"):
         FederatedSpectral(**options)

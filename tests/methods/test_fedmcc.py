@@ -1,4 +1,4 @@
-"""FedMCC's two stages: what each trains, sends and leaves alone."""
+"""FedMCC's two stages: what each trains, sends and leaves unchanged."""
 
 import math
 
@@ -26,7 +26,7 @@ def _method(**changes):
 
 
 def _run(method, clients=2):
-    """All rounds of a small federation, and the states its clients end with."""
+    """All rounds of a small federation, and the final states of its clients."""
     encoder = ConvNetOptions(width=2).build(3, 8)
     net = method.build(encoder, encoder.features, 4)
     initialise(net, torch.Generator().manual_seed(0))
@@ -54,7 +54,7 @@ def test_each_stage_sends_exactly_what_it_trains():
     assert {name.split(".")[1] for name in clustering.updates[0].weights} == {"cluster_projector"}
 
 
-def test_the_encoder_rests_in_the_clustering_stage_while_the_head_moves():
+def test_the_clustering_stage_trains_the_head_and_not_the_encoder():
     first, second, third = (round.progress.model for round in _run(_method())[0])
     assert _same(select(first, ENCODER), select(third, ENCODER))
     assert not _same(select(second, HEAD), select(third, HEAD))
@@ -67,13 +67,13 @@ def test_every_client_clusters_over_the_global_encoder():
         assert _same(select(own, ENCODER), select(found[-1].progress.model, ENCODER))
 
 
-def test_the_frozen_encoder_travels_once():
+def test_the_frozen_encoder_is_sent_once():
     _, first, second = _run(_method())[0]
     assert first.bytes_down > 2 * second.bytes_down
     assert first.bytes_up == second.bytes_up == second.bytes_down
 
 
-def test_targets_stay_at_home_unless_shared():
+def test_targets_are_not_sent_unless_shared():
     kept, shared = _run(_method())[0], _run(_method(target="share"))[0]
     assert not any("target" in name for name in kept[0].updates[0].weights)
     assert any(name.startswith("target.encoder") for name in shared[0].updates[0].weights)

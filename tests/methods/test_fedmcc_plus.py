@@ -1,4 +1,4 @@
-"""FedMCC+ as a whole: its stages, and what it refuses."""
+"""FedMCC+ as a whole: its stages and its options."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_rounds_are_those_of_representation_and_separation_together(rounds, sepa
 
 
 @pytest.mark.parametrize("field", ["repulsion", "polish_pace", "prototypes", "prototype_temperature"])
-def test_options_without_sense_are_refused(field):
+def test_invalid_options_are_refused(field):
     with pytest.raises(InputError, match=f"method.{field}"):
         FedMCCPlus(**{field: 0.0})
 

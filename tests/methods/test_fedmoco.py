@@ -31,7 +31,7 @@ def _views(n=5):
 
 
 def _keys(start, count):
-    """Keys that say in their first column which they are."""
+    """Keys whose entries are their number."""
     return torch.arange(start, start + count, dtype=torch.float32)[:, None].repeat(1, 8)
 
 
@@ -65,7 +65,7 @@ def test_the_queue_starts_with_unit_rows_that_are_the_same_everywhere():
 
 
 def test_the_newest_keys_replace_the_oldest_in_their_order():
-    net, expected = _setup(queue=7)[0], [-1.0] * 7  # a queue that no batch of 3 divides
+    net, expected = _setup(queue=7)[0], [-1.0] * 7  # 7 is not a multiple of the batch size 3
     net.queue.fill_(-1.0)
     for start in range(0, 15, 3):
         net.enqueue(_keys(start, 3))
@@ -74,7 +74,7 @@ def test_the_newest_keys_replace_the_oldest_in_their_order():
         assert torch.roll(net.queue[:, 0], -place).tolist() == expected
 
 
-def test_of_more_keys_than_places_the_last_stay():
+def test_if_there_are_more_keys_than_the_queue_holds_the_last_are_kept():
     net, _ = _setup(queue=4)
     net.enqueue(_keys(0, 10))
     assert sorted(net.queue[:, 0].tolist()) == [6.0, 7.0, 8.0, 9.0]
@@ -116,7 +116,7 @@ def test_a_round_starts_with_both_networks_equal_to_the_global_one_and_the_old_q
     assert torch.equal(net.queue, queue)
 
 
-def test_an_answer_carries_the_query_alone_and_the_queue_stays_home():
+def test_an_update_has_only_the_query_network():
     net, stage = _setup(queue=30)
     images = load_dataset("digits", limit=16).images
     client = Client(0, images, preset("digits", size=8), Training(batch_size=8, keep_optimizer=False), 0)
@@ -145,6 +145,6 @@ def test_training_lowers_the_loss_once_the_queue_is_full():
 
 
 @pytest.mark.parametrize("field", [{"queue": 0}, {"momentum": -0.1}, {"temperature": 0.0}])
-def test_numbers_that_mean_nothing_are_refused(field):
+def test_invalid_options_are_refused(field):
     with pytest.raises(InputError, match=rf"method\.{next(iter(field))}"):
         FedMoCo(**field)

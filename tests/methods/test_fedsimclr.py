@@ -20,7 +20,7 @@ def _setup(**fields):
 
 
 def _naive(z_a, z_b, temperature):
-    """Each of the 2n rows must find its partner among the 2n - 1 others."""
+    """NT-Xent in loops: identify each row's partner among the 2n - 1 other rows."""
     rows = torch.cat([z_a, z_b]).double().numpy()
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     n, total = len(z_a), 0.0
@@ -37,7 +37,7 @@ def test_loss_equals_a_loop_over_all_pairs(temperature):
     assert stage.loss(Outputs(z_a, z_b)).item() == pytest.approx(_naive(z_a, z_b, temperature), rel=1e-4)
 
 
-def test_the_published_temperature_is_the_default_and_all_of_the_branch_travels():
+def test_the_default_temperature_is_the_published_one_and_the_whole_branch_is_shared():
     net, stage = _setup()
     assert FedSimCLR().temperature == 0.07
     assert stage.shared == stage.trained == ("online",)
@@ -60,6 +60,6 @@ def test_training_lowers_the_loss():
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_a_temperature_that_means_nothing_is_refused():
+def test_an_invalid_temperature_is_refused():
     with pytest.raises(InputError, match=r"method\.temperature"):
         FedSimCLR(temperature=0.0)

@@ -37,17 +37,17 @@ def test_a_perfect_prediction_has_the_loss_minus_one():
 
 
 def test_the_gradient_flows_through_predictions_alone():
-    """It is that of a loss whose projections are constants, computed beforehand."""
+    """Compare with the gradient of a loss whose projections are constants."""
     net, stage = _setup(norm="group")
     a, b = _views()
     stage.loss(stage.represent(net, a, b)).backward()
-    found = [parameter.grad.clone() for parameter in net.parameters()]
+    gradients = [parameter.grad.clone() for parameter in net.parameters()]
     with torch.no_grad():
         z_a, z_b = (net.online.instance_projector(net.online.encoder(view)) for view in (a, b))
     net.zero_grad()
     p_a, p_b = (net.predictor(net.online.instance_projector(net.online.encoder(view))) for view in (a, b))
     (-0.5 * (F.cosine_similarity(p_a, z_b) + F.cosine_similarity(p_b, z_a)).mean()).backward()
-    for gradient, parameter in zip(found, net.parameters(), strict=True):
+    for gradient, parameter in zip(gradients, net.parameters(), strict=True):
         torch.testing.assert_close(gradient, parameter.grad, rtol=1e-4, atol=1e-6)
 
 
@@ -58,7 +58,7 @@ def test_projections_carry_no_gradient():
     assert not outputs.z_b.requires_grad
 
 
-def test_encoder_projector_and_predictor_travel_and_there_is_no_target():
+def test_encoder_projector_and_predictor_are_shared_and_there_is_no_target():
     net, stage = _setup()
     assert set(select(net.state_dict(), stage.shared)) == set(net.state_dict())
     assert set(dict(net.named_children())) == {"online", "predictor"}
@@ -71,6 +71,6 @@ def test_training_lowers_the_loss():
     assert losses[-1] < losses[0] - 0.2
 
 
-def test_a_width_that_means_nothing_is_refused():
+def test_an_invalid_width_is_refused():
     with pytest.raises(InputError, match=r"method\.hidden"):
         FedSimSiam(hidden=0)

@@ -25,17 +25,17 @@ def _shared(net, stage):
 
 
 def _move(net, by):
-    """What training does, or the other clients: encoder, projector and predictor all move."""
+    """Shift all parameters of encoder, projector and predictor, as training would."""
     with torch.no_grad():
         for parameter in (*net.online.parameters(), *net.predictor.parameters()):
             parameter.add_(by)
 
 
-def _mean_distance(net, other):
-    """Over the convolutions, by hand: both differ by `other` in every entry."""
+def _mean_distance(net, difference):
+    """Mean distance over the convolutions if every entry differs by `difference`."""
     sizes = [module.weight.numel() for module in net.modules() if isinstance(module, torch.nn.Conv2d)]
-    kernels = sizes[: len(sizes) // 2]  # the other half is the target's
-    return abs(other) * sum(math.sqrt(size) for size in kernels) / len(kernels)
+    kernels = sizes[: len(sizes) // 2]  # the second half belongs to the target
+    return abs(difference) * sum(math.sqrt(size) for size in kernels) / len(kernels)
 
 
 def _same(module, state, prefix):
@@ -43,7 +43,7 @@ def _same(module, state, prefix):
 
 
 def _second_round(divergence, factor):
-    """Moves by .01 in training, the global model comes back .03 away from that; threshold around it."""
+    """Train by 0.01, then receive a global model 0.03 away; threshold: `factor` times the divergence."""
     scale = {"global": 0.03, "moved": 0.01}[divergence]
     probe, _ = _setup()
     net, stage = _setup(threshold=factor * _mean_distance(probe, scale), divergence=divergence)
@@ -67,10 +67,10 @@ def test_the_predictor_is_taken_below_the_threshold_and_kept_above(divergence, f
     assert _same(net.target, local, "target")
 
 
-def test_movement_is_measured_from_what_the_last_round_brought():
+def test_movement_is_measured_from_the_last_received_model():
     net, stage = _setup(threshold=1.0, divergence="moved")
     memory = {}
-    for number in range(1, 5):  # each training moves a little, all of them together beyond the threshold
+    for number in range(1, 5):  # each move is below the threshold, their sum above it
         stage.receive(net, Task(0, stage.name, number, _shared(net, stage)), memory)
         _move(net, 0.9 / _mean_distance(net, 1.0))
     incoming = {name: torch.zeros_like(value) for name, value in _shared(net, stage).items()}
@@ -78,7 +78,7 @@ def test_movement_is_measured_from_what_the_last_round_brought():
     assert all((value == 0).all() for value in net.predictor.state_dict().values())
 
 
-def test_the_first_meeting_takes_everything():
+def test_the_first_round_takes_everything():
     net, stage = _setup(threshold=1e-9)
     other, _ = _setup(seed=7)
     stage.receive(net, Task(0, stage.name, 1, _shared(other, stage)), {})
@@ -100,7 +100,7 @@ def test_memory_holds_kernels_only_if_movement_is_measured():
         assert sum(value.dim() == 4 for value in memory.values()) == kept
 
 
-def test_a_threshold_that_means_nothing_is_refused():
+def test_invalid_options_are_refused():
     with pytest.raises(InputError, match=r"method\.threshold"):
         FedU(threshold=0.0)
     with pytest.raises(InputError, match=r"method\.momentum"):

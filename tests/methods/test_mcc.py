@@ -49,7 +49,7 @@ def _entropy(y):
 @pytest.mark.parametrize("anchor", ["paper", "online"])
 def test_loss_is_that_of_the_paper_term_by_term(anchor, positive):
     o = _outputs()
-    expected = -_entropy(o.y_a) - _entropy(o.y_b)  # D2, and none of the target (D7)
+    expected = -_entropy(o.y_a) - _entropy(o.y_b)  # D2, and no entropies of the target (D7)
     for kind, tau in (("z", 0.4), ("y", 0.8)):
         quartet = [getattr(o, f"{kind}_{name}") for name in ("a", "b", "a_target", "b_target")]
         a, b, a_target, b_target = quartet if kind == "z" else [y.T for y in quartet]
@@ -60,7 +60,7 @@ def test_loss_is_that_of_the_paper_term_by_term(anchor, positive):
     assert stage.loss(o).item() == pytest.approx(expected, abs=1e-9)
 
 
-def test_balance_of_the_target_plays_no_part_but_in_the_contrast():
+def test_the_entropy_of_the_target_is_not_in_the_loss():
     o = _outputs()
     difference = _stage(entropy_weight=0.0).loss(o) - _stage(entropy_weight=2.0).loss(o)
     assert difference.item() == pytest.approx(2 * (_entropy(o.y_a) + _entropy(o.y_b)), abs=1e-9)
@@ -114,7 +114,7 @@ def test_after_a_step_the_target_is_the_moving_average_of_the_parameters():
 
 
 @pytest.mark.parametrize(("target", "follows"), [("keep", False), ("reset", True), ("share", False)])
-def test_target_is_copied_at_the_first_meeting_then_kept_reset_or_shared(target, follows):
+def test_target_is_copied_in_the_first_round_then_kept_reset_or_shared(target, follows):
     net, stage, memory = _net(), _stage(target=target), {}
     sent = {name: torch.full_like(value, 3.0) for name, value in net.state_dict().items()}
     online = {name: value for name, value in sent.items() if name.startswith("online.")}
@@ -127,7 +127,7 @@ def test_target_is_copied_at_the_first_meeting_then_kept_reset_or_shared(target,
     assert all((value == (4.0 if follows else 3.0)).all() for value in net.target.state_dict().values())
 
 
-def test_a_shared_target_travels_and_any_other_stays_at_home():
+def test_the_target_is_sent_only_if_it_is_shared():
     assert _stage(target="share").shared == ("online", "target")
     assert _stage(target="keep").shared == _stage(target="reset").shared == ("online",)
 

@@ -1,4 +1,4 @@
-"""The polish, and the rule that undoes it without labels."""
+"""Self-training (the stages polish and choice), and its reversal without labels."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def _setup(**changes):
 
 
 def _outputs(y, sizes):
-    """The same assignments from both views and both networks."""
+    """Identical assignments for both views and both networks."""
     return Outputs(y, y, y.detach(), y.detach(), sizes.expand(len(y), -1))
 
 
@@ -49,8 +49,8 @@ def test_the_entropy_term_has_the_gradient_of_all_clients_entropy():
     negative = (pooled * pooled.log()).sum()
     (expected,) = torch.autograd.grad(negative, logits)
     outputs = _outputs(logits.softmax(dim=1), pooled.detach())
-    (found,) = torch.autograd.grad(with_entropy.loss(outputs) - without.loss(outputs), logits)
-    torch.testing.assert_close(found * 5 / 20, expected)  # this client holds a quarter of the images
+    (gradient,) = torch.autograd.grad(with_entropy.loss(outputs) - without.loss(outputs), logits)
+    torch.testing.assert_close(gradient * 5 / 20, expected)  # this client holds a quarter of the images
 
 
 def test_the_average_puts_all_clients_cluster_sizes_into_the_head():
@@ -71,7 +71,7 @@ def test_the_average_puts_all_clients_cluster_sizes_into_the_head():
 
 
 @pytest.mark.parametrize("round", [1, 2])
-def test_only_the_first_round_keeps_what_it_started_from(round):
+def test_only_the_first_round_saves_the_initial_model(round):
     net, polish, _ = _setup()
     model = detached(net.state_dict())
     shared = {name: value + 1 for name, value in select(model, polish.shared).items()}
@@ -82,12 +82,12 @@ def test_only_the_first_round_keeps_what_it_started_from(round):
         assert torch.equal(value, model[name.replace("kept.", "online.", 1)])
 
 
-def _judged(before, after, clusters=4):
-    """Two clients that found the same: sizes and doubt of the network before the polish, and after."""
+def _choose(before, after, clusters=4):
+    """Combine equal reports of two clients: sizes and mean entropy before and after self-training."""
     net, _, choice = _setup()
     sizes = torch.tensor([before[0], after[0]], dtype=torch.float64)
-    doubt = torch.tensor([before[1], after[1]], dtype=torch.float64)
-    extras = {"sizes": sizes, "doubt": doubt}
+    entropy = torch.tensor([before[1], after[1]], dtype=torch.float64)
+    extras = {"sizes": sizes, "doubt": entropy}
     model = detached(net.state_dict())
     shared = select(model, choice.shared)
     updates = [Update(client, choice.name, 1, 10, None, shared, extras) for client in (0, 1)]
@@ -96,35 +96,35 @@ def _judged(before, after, clusters=4):
     return model, choice.combine(updates, model).weights
 
 
-EVEN, GONE = [0.25, 0.25, 0.25, 0.25], [0.5, 0.25, 0.25, 0.0]
+EVEN, ONE_EMPTY = [0.25, 0.25, 0.25, 0.25], [0.5, 0.25, 0.25, 0.0]
 
 
 @pytest.mark.parametrize(
     ("before", "after", "undone"),
     [
-        ((EVEN, 0.3), (EVEN, 0.2), False),  # surer
-        ((EVEN, 0.2), (EVEN, 0.3), True),  # less sure
-        ((EVEN, 0.2), (GONE, 0.1), True),  # surer, but a cluster vanished
-        ((EVEN, 0.2), (EVEN, 0.2), True),  # nothing gained
+        ((EVEN, 0.3), (EVEN, 0.2), False),  # more certain
+        ((EVEN, 0.2), (EVEN, 0.3), True),  # less certain
+        ((EVEN, 0.2), (ONE_EMPTY, 0.1), True),  # more certain, but a cluster is empty
+        ((EVEN, 0.2), (EVEN, 0.2), True),  # no change
     ],
 )
-def test_the_polish_is_undone_unless_assignments_tell_more_than_before(before, after, undone):
-    model, weights = _judged(before, after)
+def test_self_training_is_undone_unless_mutual_information_increases(before, after, undone):
+    model, weights = _choose(before, after)
     assert bool(weights) == undone
     for name, value in weights.items():
         assert torch.equal(value, model[name.replace("online.", "kept.", 1)])
 
 
-def test_clients_judge_both_networks_by_their_own_images():
+def test_clients_measure_both_networks_on_their_own_images():
     net, _, choice = _setup()
     with torch.no_grad():
         for parameter in net.kept.parameters():
             parameter.add_(0.3)
     images = torch.rand(9, 1, 8, 8, generator=torch.Generator().manual_seed(4))
-    found = choice.extras(net, images.split(4))
+    extras = choice.extras(net, images.split(4))
     net.eval()
     for row, branch in enumerate((net.kept, net.online)):
         with torch.no_grad():
             y = branch.assign(branch.encoder(images)).double().numpy()
-        np.testing.assert_allclose(found["sizes"][row], y.mean(axis=0), atol=1e-6)
-        np.testing.assert_allclose(found["doubt"][row], -(y * np.log(y)).sum(axis=1).mean(), atol=1e-5)
+        np.testing.assert_allclose(extras["sizes"][row], y.mean(axis=0), atol=1e-6)
+        np.testing.assert_allclose(extras["doubt"][row], -(y * np.log(y)).sum(axis=1).mean(), atol=1e-5)

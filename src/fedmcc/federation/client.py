@@ -55,7 +55,7 @@ class Client:
         optimizer, losses = None, []
         if parameters:
             passed = (task.round - 1) / stage.rounds
-            optimizer = self.training.build_optimizer(parameters, stage.pace, passed)
+            optimizer = self.training.build_optimizer(parameters, stage.learning_rate_factor, passed)
             if self.training.keep_optimizer:
                 _restore(optimizer, strip_prefix(f"optimizer.{stage.name}", state))
             chunks = self.training.chunks(self._batch_size)

@@ -1,4 +1,4 @@
-"""The methods by name. A new one is a file in this folder and a line in METHODS."""
+"""Registry of methods by name; a new method is a file in this folder and a line in METHODS."""
 
 from fedmcc.methods.base import Clustering, Method, NoClustering, Stage
 from fedmcc.methods.cc import CC
@@ -30,7 +30,7 @@ METHODS: dict[str, type[Method]] = {
     "fedca": FedCA,
 }
 
-CLUSTERINGS: dict[str, type[Clustering]] = {  # what may follow a method that learns features alone
+CLUSTERINGS: dict[str, type[Clustering]] = {  # stages that may follow a method without a cluster head
     "none": NoClustering,
     "mcc": ClusterContrast,
     "kmeans": FederatedKMeans,

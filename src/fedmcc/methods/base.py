@@ -1,6 +1,6 @@
-"""What a method is: hyperparameters, a network, and stages of two functions and a few optional hooks.
+"""The interface of a method: hyperparameters, a network, and stages with two functions and optional hooks.
 
-Every hook has the default of plain federated averaging. Centralized training is a federation of one.
+The default of every hook is plain federated averaging. Centralized training is a federation of one client.
 """
 
 import math
@@ -17,11 +17,11 @@ from fedmcc.networks.momentum import Network
 from fedmcc.numerics.state_dicts import State, copy_into, weighted_average
 
 Parts = tuple[str, ...]  # names of submodules, such as "online.encoder"
-Memory = dict[str, Tensor]  # what a client remembers of a stage besides its network
+Memory = dict[str, Tensor]  # tensors that a client keeps between rounds of a stage, besides its network
 
 
 class Aggregate(NamedTuple):
-    """The server's step: the new shared weights, and what every client gets with its next task."""
+    """Result of the server's step: the new shared weights, and extra tensors for the next tasks."""
 
     weights: State
     extras: State
@@ -29,99 +29,103 @@ class Aggregate(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One stage of a method. What travels is declared by names, not coded."""
+    """One stage of a method; submodule names declare what is trained, shared and frozen."""
 
     name: str
     rounds: int  # R
-    epochs: int  # E, local epochs in a round; 0 where nothing is trained
-    trained: Parts  # submodules the optimiser updates
+    epochs: int  # E, local epochs in a round; 0 if the stage trains nothing
+    trained: Parts  # submodules that the optimiser updates
     shared: Parts  # submodules averaged every round
-    frozen: Parts = ()  # submodules the server hands out once, when a client meets the stage
-    pace: float = 1.0  # multiple of training.learning_rate
-    encoder: str = ""  # the frozen submodule that alone sees the views, if there is one
-    views_per_image: int = 0  # whose features by that encoder are kept; 0: fresh views in every step
-    on_features: bool = False  # `represent` is given pairs of those features in place of views
-    precision: torch.dtype | None = None  # of the networks in a step; None: of their weights
+    frozen: Parts = ()  # submodules that the server sends once, with a client's first task of the stage
+    learning_rate_factor: float = 1.0  # multiple of training.learning_rate
+    encoder: str = ""  # the frozen submodule whose features are cached; empty: none
+    views_per_image: int = 0  # views whose features are cached; 0: new views in every step
+    on_features: bool = False  # `represent` gets pairs of cached features instead of views
+    precision: torch.dtype | None = None  # autocast data type of a step; None: no autocast
 
     def outputs(self, net: Any, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
-        """What `represent` gives, computed in the stage's precision, as the loss wants it: in full."""
+        """The outputs of `represent`, computed in the stage's precision and returned in float32."""
         if self.precision is None:
             return self.represent(net, a, b)
         with torch.autocast(a.device.type, self.precision):
-            found: Any = self.represent(net, a, b)
-        make = getattr(found, "_make", tuple)
-        return make([output.float() for output in found])
+            outputs: Any = self.represent(net, a, b)
+        make = getattr(outputs, "_make", tuple)
+        return make([output.float() for output in outputs])
 
     def represent(self, net: Any, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
-        """The outputs for two views of some images, a NamedTuple of a row per image.
+        """The outputs for two views of a batch: a NamedTuple of tensors with one row per image.
 
-        A row may depend on its own image alone (but for BatchNorm), so that any slice of a batch will do.
-        What carries no gradient, such as a target's part, goes through `passes.without_gradient`.
+        A row must depend only on its own image (except through BatchNorm), because batches may be processed
+        in chunks. Wrap computations without gradient, such as a target network's, in
+        `replay.without_gradient`.
         """
         raise NotImplementedError
 
     def loss(self, outputs: Any) -> Tensor:
-        """The loss of a whole batch of outputs: the only place where images meet."""
+        """The loss of a whole batch of outputs; only here may images interact."""
         raise NotImplementedError
 
     def after_step(self, net: Any, outputs: Any) -> None:
-        """What follows the optimiser's step, such as the moving average of a target network."""
+        """Called after the optimiser's step, for example to update a target network."""
 
     def receive(self, net: Any, task: Task, memory: Memory) -> None:
-        """What a client does with the global model: adopt it."""
+        """Load a task into the client's network; by default, adopt the global weights."""
         copy_into(net, task.weights)
 
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
-        """Small tensors that a client adds to its reply: none. `batches` are its images, not augmented."""
+        """Small tensors that a client adds to its update; `batches` are its images without augmentation."""
         return {}
 
     def extras_error(self, update: Update) -> str:
-        """What is wrong with the extras of a reply whose weights are sound, in a sentence, or nothing."""
-        return f"It adds {min(update.extras)!r:.80}, which nobody asked for." if update.extras else ""
+        """Why the extras of an update with valid weights are refused, as a sentence; empty if accepted."""
+        return f"Unexpected extra tensor {min(update.extras)!r:.80}." if update.extras else ""
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
-        """The server's step from `model`, the global network: the average weighted by |D_k| / |D|."""
+        """The server's step from the global network `model`: by default, the average by |D_k| / |D|."""
         weights = [float(update.samples) for update in updates]
         return Aggregate(weighted_average([update.weights for update in updates], weights), {})
 
 
-Look = tuple[torch.dtype, tuple[int | None, ...]]  # type and shape of a tensor; None: any length
+TensorSpec = tuple[torch.dtype, tuple[int | None, ...]]  # data type and shape of a tensor; None: any length
 
 
-def unlike(extras: State, looks: Mapping[str, Look]) -> str:
-    """How the extras of a reply differ from what was asked for, in a sentence, or nothing."""
-    if extras.keys() != looks.keys():
-        return f"It adds {', '.join(sorted(extras)) or 'nothing':.80}, not {', '.join(sorted(looks))}."
-    for name, (kind, shape) in looks.items():
-        own = extras[name]
-        same = own.dim() == len(shape) and all(
-            wanted in (None, length) for length, wanted in zip(own.shape, shape, strict=True)
+def extras_mismatch(extras: State, expected: Mapping[str, TensorSpec]) -> str:
+    """How names, types or shapes of an update's extras differ from the expected, as a sentence; or empty."""
+    if extras.keys() != expected.keys():
+        names = ", ".join(sorted(extras)) or "none"
+        return f"Its extra tensors are {names:.80}; expected {', '.join(sorted(expected))}."
+    for name, (dtype, shape) in expected.items():
+        value = extras[name]
+        fits = value.dim() == len(shape) and all(
+            wanted in (None, length) for length, wanted in zip(value.shape, shape, strict=True)
         )
-        if not same or own.dtype != kind:
-            return f"Its {name} is {own.dtype} of shape {tuple(own.shape)}, not {kind} of {shape}."
+        if not fits or value.dtype != dtype:
+            return f"Its {name} is {value.dtype} of shape {tuple(value.shape)}; expected {dtype} of {shape}."
     return ""
 
 
-def refuse_unless_positive(options: object, *names: str, section: str = "method") -> None:
-    """Refuse hyperparameters that are no finite numbers above 0; one that is None is left to its default."""
+def require_positive(options: object, *names: str, section: str = "method") -> None:
+    """Raise unless the named hyperparameters are positive and finite, or None."""
     for name in names:
         value = getattr(options, name)
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"{section}.{name} is {value}: give a number above 0.")
 
 
-def refuse_unless_share(options: object, name: str, section: str = "method") -> None:
-    """Refuse a hyperparameter that does not lie between 0 and 1."""
+def require_fraction(options: object, name: str, section: str = "method") -> None:
+    """Raise unless the hyperparameter is between 0 and 1."""
     value = getattr(options, name)
     if not 0 <= value <= 1:
         raise InputError(f"{section}.{name} is {value}: give a number between 0 and 1.")
 
 
-def refuse_single_views(options: Any, section: str = "method") -> None:
-    """Refuse a number of kept views of which no pair can be made."""
+def require_view_pairs(options: Any, section: str = "method") -> None:
+    """Raise if `views_per_image` is negative or 1, which gives no pair of views."""
     if options.views_per_image < 0 or options.views_per_image == 1:
         value = options.views_per_image
-        raise InputError(f"{section}.views_per_image is {value}: give 2 or more, or 0 for fresh views.")
+        raise InputError(
+            f"{section}.views_per_image is {value}: give 2 or more, or 0 for new views in every step."
+        )
 
 
 @runtime_checkable
@@ -129,7 +133,7 @@ class Method(Protocol):
     """A frozen dataclass whose fields are the hyperparameters."""
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> Network:
-        """The network that the stages train; evaluation looks at its `online` branch."""
+        """The network that the stages train; its `online` branch is evaluated."""
 
     def stages(self) -> tuple[Stage, ...]:
         """The stages, in order."""
@@ -137,10 +141,10 @@ class Method(Protocol):
 
 @runtime_checkable
 class Clustering(Protocol):
-    """What may follow a method that learns features alone: a head, and the stages that train it."""
+    """A cluster head and the stages that train it, for methods that learn only features."""
 
     def extend(self, net: Network, features: int, clusters: int) -> None:
-        """Give the network a cluster projector."""
+        """Add a cluster projector to the network."""
 
     def stages(self) -> tuple[Stage, ...]:
         """The stages, in order."""
@@ -148,11 +152,11 @@ class Clustering(Protocol):
 
 @dataclass(frozen=True)
 class NoClustering:
-    """Nothing follows; a method without a head of its own is scored by k-means on all features."""
+    """No clustering stage; a method without a cluster head is evaluated by k-means on its features."""
 
     def extend(self, net: Network, features: int, clusters: int) -> None:
-        """The network stays as it is."""
+        """Leave the network unchanged."""
 
     def stages(self) -> tuple[Stage, ...]:
-        """No stage."""
+        """No stages."""
         return ()

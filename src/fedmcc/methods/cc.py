@@ -1,4 +1,4 @@
-"""CC: contrastive clustering (Li et al., AAAI 2021), the scheme that MCC extends with momentum."""
+"""CC: contrastive clustering (Li et al., AAAI 2021), which MCC extends by a momentum network."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -6,43 +6,43 @@ from typing import Literal, NamedTuple
 from torch import Tensor, nn
 
 from fedmcc.losses import cluster_balance, contrast, nt_xent
-from fedmcc.methods.base import Parts, Stage, refuse_unless_positive
+from fedmcc.methods.base import Parts, Stage, require_positive
 from fedmcc.networks.heads import cluster_projector, instance_projector
 from fedmcc.networks.momentum import Branch, Network
 
 
 @dataclass(frozen=True)
 class CC:
-    """Contrastive clustering (Li et al. 2021): instance and cluster contrast of one network, as published.
+    """Contrastive clustering (Li et al. 2021): instance and cluster contrast with one network, as published.
 
     The paper prints `anchors = "a"`, `positive_in_denominator = false` and `contrast_weight = 0.5` (D1).
     """
 
-    rounds: int = 100  # R; an epoch each when training alone
+    rounds: int = 100  # R; with one client, a round is an epoch
     epochs: int = 1  # E
     instance_temperature: float = 0.5  # tau_I
     cluster_temperature: float = 1.0  # tau_C
-    contrast_weight: float = 1.0  # of both contrasts
-    entropy_weight: float = 1.0  # of the entropies, which are maximised (D2)
-    anchors: Literal["both", "a"] = "both"  # whose rows are anchors (D1)
+    contrast_weight: float = 1.0  # weight of both contrastive losses
+    entropy_weight: float = 1.0  # weight of the entropies, which are maximised (D2)
+    anchors: Literal["both", "a"] = "both"  # views whose rows are anchors (D1)
     positive_in_denominator: bool = True  # D1
     projections: int = 128  # d_1
-    hidden: int | None = None  # width of the projectors; None: as wide as the features
+    hidden: int | None = None  # width of the projectors; None: the number of features
 
     def __post_init__(self) -> None:
-        refuse_unless_positive(self, "instance_temperature", "cluster_temperature", "projections", "hidden")
+        require_positive(self, "instance_temperature", "cluster_temperature", "projections", "hidden")
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> Network:
         """One branch: encoder f, instance projector g_I, cluster projector g_C."""
         return Network(branch(encoder, features, self.hidden, self.projections, clusters))
 
     def stages(self) -> tuple[Stage, ...]:
-        """A single stage, instances and clusters together."""
+        """One stage that trains instances and clusters together."""
         return (Joint(rounds=self.rounds, epochs=self.epochs, method=self),)
 
 
 def branch(encoder: nn.Module, features: int, hidden: int | None, projections: int, clusters: int) -> Branch:
-    """An encoder with CC's two projectors: two layers each, without normalisation."""
+    """An encoder with CC's two projectors, each of two layers without normalisation."""
     hidden = hidden or features
     return Branch(
         encoder,
@@ -52,7 +52,7 @@ def branch(encoder: nn.Module, features: int, hidden: int | None, projections: i
 
 
 class Outputs(NamedTuple):
-    """z and y of the paper for both views, a row per image."""
+    """The paper's z and y for both views, one row per image."""
 
     z_a: Tensor
     z_b: Tensor
@@ -62,7 +62,7 @@ class Outputs(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Joint(Stage):
-    """L_CC."""
+    """Joint training with L_CC."""
 
     method: CC
     name: str = "joint"
@@ -70,13 +70,13 @@ class Joint(Stage):
     shared: Parts = ("online",)
 
     def represent(self, net: Network, a: Tensor, b: Tensor) -> Outputs:
-        """Both views through the one branch, in separate passes (BatchNorm's statistics are per view)."""
+        """Pass the views through the network separately, so that BatchNorm statistics are per view."""
         z_a, y_a = net.online.project(a)
         z_b, y_b = net.online.project(b)
         return Outputs(z_a, z_b, y_a, y_b)
 
     def loss(self, outputs: Outputs) -> Tensor:
-        """L_CC with the entropies maximised; the columns of y are the clusters' representations (D2)."""
+        """L_CC with the entropies maximised (D2); the columns of y represent the clusters."""
         z_a, z_b, y_a, y_b = outputs
         method = self.method
         instance = self._contrast(z_a, z_b, method.instance_temperature)
@@ -85,5 +85,5 @@ class Joint(Stage):
         return method.contrast_weight * (instance + cluster) - method.entropy_weight * balance
 
     def _contrast(self, u: Tensor, v: Tensor, temperature: float) -> Tensor:
-        anchored = nt_xent if self.method.anchors == "both" else contrast
-        return anchored(u, v, temperature, self.method.positive_in_denominator)
+        loss = nt_xent if self.method.anchors == "both" else contrast
+        return loss(u, v, temperature, self.method.positive_in_denominator)

@@ -1,4 +1,4 @@
-"""Algorithm 2: MCC's clustering stage over a frozen encoder, after any method that learned one."""
+"""Algorithm 2: MCC's clustering stage on a frozen encoder, usable after any method that trains one."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,9 +12,9 @@ from fedmcc.methods.base import (
     Memory,
     Parts,
     Stage,
-    refuse_single_views,
-    refuse_unless_positive,
-    refuse_unless_share,
+    require_fraction,
+    require_positive,
+    require_view_pairs,
 )
 from fedmcc.methods.mcc import Target
 from fedmcc.networks.heads import cluster_projector
@@ -25,26 +25,26 @@ from fedmcc.numerics.state_dicts import copy_into
 
 @dataclass(frozen=True)
 class ClusterContrast:
-    """MCC's clustering stage: cluster contrast of a new head over the frozen encoder (Algorithm 2)."""
+    """MCC's clustering stage: cluster contrast trains a new head on the frozen encoder (Algorithm 2)."""
 
     rounds: int = 10  # R
     epochs: int = 5  # E
     temperature: float = 1.0  # tau_C
     momentum: float = 0.99  # m
-    entropy_weight: float = 1.0  # of the online entropies, which are maximised (D2, D7)
-    anchor: Anchor = "online"  # D6; "paper" as printed
+    entropy_weight: float = 1.0  # weight of the online entropies, which are maximised (D2, D7)
+    anchor: Anchor = "online"  # D6; "paper": as printed
     positive_in_denominator: bool = False  # D1
-    target: Target = "keep"  # the target head from round to round (D10)
-    hidden: int | None = None  # width of the projector; None: as wide as the features
-    views_per_image: int = 8  # whose features by the frozen encoder are kept; 0: fresh views in every step
+    target: Target = "keep"  # the target head at the start of a round (D10)
+    hidden: int | None = None  # width of the projector; None: the number of features
+    views_per_image: int = 8  # views whose features are cached; 0: new views in every step
 
     def __post_init__(self) -> None:
-        refuse_unless_positive(self, "temperature", "hidden", section="clustering")
-        refuse_unless_share(self, "momentum", section="clustering")
-        refuse_single_views(self, section="clustering")
+        require_positive(self, "temperature", "hidden", section="clustering")
+        require_fraction(self, "momentum", section="clustering")
+        require_view_pairs(self, section="clustering")
 
     def extend(self, net: Any, features: int, clusters: int) -> None:
-        """Give the network an online cluster projector and its target."""
+        """Add an online cluster projector and its target to the network."""
         if not hasattr(net, "target"):
             net.target = Branch(nn.Identity())
         set_cluster_projector(net, cluster_projector(features, self.hidden or features, clusters))
@@ -59,7 +59,7 @@ class ClusterContrast:
 
 @dataclass(frozen=True, kw_only=True)
 class Clustering(Stage):
-    """L_C on the cluster projector."""
+    """Train the cluster projector with L_C."""
 
     method: ClusterContrast
     name: str = "clustering"
@@ -69,7 +69,7 @@ class Clustering(Stage):
     encoder: str = "online.encoder"
 
     def represent(self, net: Any, a: Tensor, b: Tensor) -> Quartet:
-        """One frozen encoder serves both branches , and both views at once (D13)."""
+        """Both branches use the features of one frozen encoder (D13)."""
         online, target = net.online, net.target
         if not self.on_features:
             a, b = without_gradient(lambda: (online.encoder(a), online.encoder(b)))
@@ -79,7 +79,7 @@ class Clustering(Stage):
         return Quartet(y_a, y_b, t_a, t_b)
 
     def loss(self, outputs: Quartet) -> Tensor:
-        """L_C with the entropies maximised (D2) and without the target's (D7)."""
+        """L_C with the online entropies maximised (D2) and without those of the target (D7)."""
         method = self.method
         columns = Quartet(*(y.T for y in outputs))
         form = (method.anchor, method.positive_in_denominator)
@@ -87,11 +87,11 @@ class Clustering(Stage):
         return momentum_contrast(columns, method.temperature, *form) - method.entropy_weight * balance
 
     def after_step(self, net: Any, outputs: object) -> None:
-        """The target's projector follows; its encoder is not in use."""
+        """Update the target's cluster projector by the moving average."""
         ema_update(net.target.cluster_projector, net.online.cluster_projector, self.method.momentum)
 
     def receive(self, net: Any, task: Task, memory: Memory) -> None:
-        """The head is replaced; its target starts as a copy and stays at home (D10)."""
+        """Adopt the global head; the target head starts as its copy and stays local (D10)."""
         copy_into(net, task.weights)
         first = "met" not in memory
         if self.method.target == "reset" or (self.method.target == "keep" and first):

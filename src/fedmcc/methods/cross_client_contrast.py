@@ -1,4 +1,4 @@
-"""Contrast with the images of all clients, of which a client knows no more than their second moment."""
+"""Contrast with the images of all clients, through the second moment of their projections only."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from torch.nn import functional as F
 
 from fedmcc.losses import spectral_contrast
 from fedmcc.messages import Task, Update
-from fedmcc.methods.base import Aggregate, Memory, Parts, Stage, unlike
+from fedmcc.methods.base import Aggregate, Memory, Parts, Stage, extras_mismatch
 from fedmcc.networks.momentum import Branch, MomentumPair
 from fedmcc.numerics.state_dicts import State, copy_into
 
 
-class SeparatedPair(MomentumPair):
-    """A pair that knows the second moment of the other clients' projections, and its own."""
+class CrossClientPair(MomentumPair):
+    """A momentum pair with the second moments of this client's and the other clients' projections."""
 
-    own: Tensor  # mean of z zᵀ over this client's images, as it told the server last
-    others: Tensor  # the same sum over all other clients' images, divided by the number of all images
-    share: Tensor  # this client's part of all images
+    own: Tensor  # mean of z zᵀ over this client's images, as last sent to the server
+    others: Tensor  # sum of z zᵀ over the other clients' images, divided by the number of all images
+    share: Tensor  # this client's fraction of all images
 
     def __init__(self, online: Branch, projections: int) -> None:
         super().__init__(online)
@@ -30,7 +30,7 @@ class SeparatedPair(MomentumPair):
 
 
 class Outputs(NamedTuple):
-    """Projections of both views on the unit sphere; how near each is to other clients' images; the share."""
+    """Unit projections of both views, their mean squared similarity to other clients' images, the share."""
 
     z_a: Tensor
     z_b: Tensor
@@ -40,11 +40,11 @@ class Outputs(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Separation(Stage):
-    """Spectral contrast, whose negatives are all clients' images: they enter by z zᵀ, which adds up.
+class CrossClientContrast(Stage):
+    """Spectral contrast with the images of all clients as negatives, through their second moment z zᵀ.
 
-    Local contrast has nothing to say about the classes of different clients, so that they end up on top of
-    one another. Here every client pushes its images away from everybody's, without seeing them.
+    Local contrast does not separate classes that are held by different clients. Here each client also
+    repels its images from those of the other clients, of which it receives only the sum of z zᵀ.
     """
 
     projections: int
@@ -53,55 +53,59 @@ class Separation(Stage):
     trained: Parts = ("online.encoder", "online.instance_projector")
     shared: Parts = ("online.encoder", "online.instance_projector")
 
-    def represent(self, net: SeparatedPair, a: Tensor, b: Tensor) -> Outputs:
-        """Both views through the online network."""
+    def represent(self, net: CrossClientPair, a: Tensor, b: Tensor) -> Outputs:
+        """Project both views with the online network."""
         z_a, z_b = (_project(net, view) for view in (a, b))
         others_a, others_b = (((z @ net.others) * z).sum(dim=1) for z in (z_a, z_b))
         return Outputs(z_a, z_b, others_a, others_b, net.share.expand(len(z_a)))
 
     def loss(self, outputs: Outputs) -> Tensor:
-        """Attraction of the two views, repulsion of this client's images and of all others."""
+        """Attract the two views of an image; repel images of this client and of all others."""
         own = spectral_contrast(outputs.z_a, outputs.z_b, self.repulsion * outputs.share[0])
         return own + self.repulsion * (outputs.others_a + outputs.others_b).mean()
 
-    def receive(self, net: SeparatedPair, task: Task, memory: Memory) -> None:
-        """The others' moment is all clients' without one's own, if that is in it; at first there is none."""
+    def receive(self, net: CrossClientPair, task: Task, memory: Memory) -> None:
+        """Compute the other clients' moment: the moment of all clients minus this client's part of it.
+
+        The moment received does not contain this client if it did not take part in the previous round. In
+        the first round there is none.
+        """
         copy_into(net, task.weights)
         net.others.zero_()
         net.share.fill_(1)
         if task.extras:
-            mine, everyone = memory["samples"].double(), task.extras["samples"].double()
-            total = everyone * task.extras["moment"].double()
+            own_count, all_count = memory["samples"].double(), task.extras["samples"].double()
+            total = all_count * task.extras["moment"].double()
             if memory.get("round") == task.round - 1:
-                total -= mine * net.own.double().cpu()
+                total -= own_count * net.own.double().cpu()
             else:
-                everyone = everyone + mine
-            net.others.copy_(total / everyone)
-            net.share.copy_(mine / everyone)
+                all_count = all_count + own_count
+            net.others.copy_(total / all_count)
+            net.share.copy_(own_count / all_count)
         memory["round"] = torch.tensor(task.round)
 
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
-        """The second moment of this client's projections, a matrix whatever the number of images."""
+        """The second moment of this client's projections, a matrix of fixed size."""
         net.eval()
         total, count = torch.zeros(net.own.shape, dtype=torch.float64), 0
         for batch in batches:
-            z = _project(net, batch).cpu().double()  # not every device has doubles
+            z = _project(net, batch).cpu().double()  # not every device supports float64
             total, count = total + z.T @ z, count + len(z)
         net.own.copy_(total / count)
         return {"moment": net.own}
 
     def extras_error(self, update: Update) -> str:
-        """A moment of unit vectors."""
-        if wrong := unlike(update.extras, {"moment": (torch.float32, (self.projections,) * 2)}):
-            return wrong
+        """Check that the moment can be that of unit vectors."""
+        if mismatch := extras_mismatch(update.extras, {"moment": (torch.float32, (self.projections,) * 2)}):
+            return mismatch
         moment = update.extras["moment"]
         if moment.trace() > 1.01 or (moment.abs() > 1.01).any():
-            return "Its second moment is not that of vectors of length 1."
+            return "Its second moment is not that of unit vectors."
         return ""
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
-        """The average; the mean moment goes out with the next tasks."""
+        """Average the weights; the mean moment is sent with the next tasks."""
         counts = torch.tensor([update.samples for update in updates], dtype=torch.float64)
         moments = torch.stack([update.extras["moment"] for update in updates]).double()
         mean = torch.einsum("k,kij->ij", counts / counts.sum(), moments).float()
@@ -109,5 +113,5 @@ class Separation(Stage):
         return Aggregate(super().combine(updates, model).weights, extras)
 
 
-def _project(net: SeparatedPair, images: Tensor) -> Tensor:
+def _project(net: CrossClientPair, images: Tensor) -> Tensor:
     return F.normalize(net.online.instance(net.online.encoder(images)), dim=1, eps=1e-8)

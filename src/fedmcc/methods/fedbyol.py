@@ -1,6 +1,6 @@
-"""FedBYOL: federated averaging of BYOL (Grill et al. 2020), whose predictor meets a slowly moving target.
+"""FedBYOL: federated averaging of BYOL (Grill et al. 2020), a predictor with a moving-average target.
 
-FedU and FedEMA are the same but for `receive`.
+FedU and FedEMA differ from it only in `receive`.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedmcc.losses import cosine_distance
 from fedmcc.messages import Task
-from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive, refuse_unless_share
+from fedmcc.methods.base import Memory, Parts, Stage, require_fraction, require_positive
 from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, PredictorPair
 from fedmcc.networks.replay import without_gradient
@@ -21,31 +21,31 @@ from fedmcc.numerics.state_dicts import State, copy_into, select
 
 @dataclass(frozen=True)
 class FedBYOL:
-    """BYOL under federated averaging: no negatives, the target network stays at home."""
+    """BYOL with federated averaging: no negatives; each client keeps its own target network."""
 
     rounds: int = 100  # R
     epochs: int = 5  # E
     momentum: float = 0.99  # m
-    hidden: int = 4096  # width of projector and predictor
+    hidden: int = 4096  # width of the projector and the predictor
     projections: int = 2048
-    norm: Norm = "batch"  # of projector and predictor
+    norm: Norm = "batch"  # normalisation of the projector and the predictor
 
     def __post_init__(self) -> None:
-        refuse_unless_positive(self, "hidden", "projections")
-        refuse_unless_share(self, "momentum")
+        require_positive(self, "hidden", "projections")
+        require_fraction(self, "momentum")
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> PredictorPair:
-        """Two branches (f, g_I) and the predictor of the online one."""
+        """Two branches (f, g_I), and a predictor on the online branch."""
         projector = normalised_mlp(features, self.hidden, self.projections, self.norm)
         predictor = normalised_mlp(self.projections, self.hidden, self.projections, self.norm)
         return PredictorPair(Branch(encoder, projector), predictor)
 
     def stages(self) -> tuple[Stage, ...]:
-        """A single stage, which learns the representation."""
+        """One stage that trains the representation."""
         return (Representation(rounds=self.rounds, epochs=self.epochs, method=self),)
 
     def receive(self, net: PredictorPair, task: Task, memory: Memory) -> None:
-        """Online network and predictor are replaced; the target starts as a copy and stays (D10)."""
+        """Adopt the global network and predictor; the target starts as a copy and stays local (D10)."""
         copy_into(net, task.weights)
         if "met" not in memory:
             net.reset_target()
@@ -53,13 +53,13 @@ class FedBYOL:
 
 
 def kernels(state: Mapping[str, Tensor]) -> State:
-    """The online encoder's convolutions, which divergence is measured on; norms and biases left out."""
+    """Weights of the online encoder without biases and normalisation, on which divergence is measured."""
     encoder = select(state, ("online.encoder",))
     return {name: value for name, value in encoder.items() if value.dim() > 1}
 
 
 class Outputs(NamedTuple):
-    """Predictions of the online network and projections of the target, a row per image."""
+    """Predictions of the online network and projections of the target, one row per image."""
 
     p_a: Tensor
     p_b: Tensor
@@ -69,7 +69,7 @@ class Outputs(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Representation(Stage):
-    """Each view's prediction approaches the target's projection of the other view."""
+    """Train the prediction of each view to match the target's projection of the other view."""
 
     method: FedBYOL
     name: str = "representation"
@@ -77,7 +77,7 @@ class Representation(Stage):
     shared: Parts = ("online", "predictor")
 
     def represent(self, net: PredictorPair, a: Tensor, b: Tensor) -> Outputs:
-        """Both views through both networks; no gradient reaches the target."""
+        """Pass both views through both networks, without gradient for the target."""
         online, target = net.online, net.target
         targets = without_gradient(lambda: tuple(target.instance(target.encoder(view)) for view in (a, b)))
         p_a = net.predictor(online.instance(online.encoder(a)))
@@ -85,14 +85,14 @@ class Representation(Stage):
         return Outputs(p_a, p_b, *targets)
 
     def loss(self, outputs: Outputs) -> Tensor:
-        """2 - 2 cos, both ways."""
+        """2 - 2 cos, summed over both pairings of the views."""
         p_a, p_b, z_a_target, z_b_target = outputs
         return cosine_distance(p_a, z_b_target) + cosine_distance(p_b, z_a_target)
 
     def after_step(self, net: PredictorPair, outputs: Outputs) -> None:
-        """The target follows: P(target) <- m P(target) + (1 - m) P(online)."""
+        """Update the target: P(target) <- m P(target) + (1 - m) P(online)."""
         net.update(self.method.momentum)
 
     def receive(self, net: PredictorPair, task: Task, memory: Memory) -> None:
-        """The hook in which the methods of this family differ."""
+        """Call `receive` of the method, in which FedBYOL, FedU and FedEMA differ."""
         self.method.receive(net, task, memory)

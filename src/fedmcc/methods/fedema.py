@@ -1,11 +1,11 @@
-"""FedEMA (Zhuang et al., ICLR 2022): FedBYOL whose clients blend the global model into their own."""
+"""FedEMA (Zhuang et al., ICLR 2022): FedBYOL in which clients mix the global model with their own."""
 
 from dataclasses import dataclass
 
 import torch
 
 from fedmcc.messages import Task
-from fedmcc.methods.base import Memory, refuse_unless_positive
+from fedmcc.methods.base import Memory, require_positive
 from fedmcc.methods.fedbyol import FedBYOL, kernels
 from fedmcc.networks.momentum import PredictorPair
 from fedmcc.numerics.state_dicts import State, copy_into, detached, interpolate, mean_distance, select
@@ -15,20 +15,21 @@ from fedmcc.numerics.state_dicts import State, copy_into, detached, interpolate,
 class FedEMA(FedBYOL):
     """FedBYOL with the divergence-aware moving average update of Zhuang et al. (2022).
 
-    The more a client's encoder differs from the global one, the more the client keeps of its own.
+    The more a client's encoder differs from the global encoder, the larger the share of the client's own
+    weights in the mixture.
     """
 
-    scale: float | None = None  # lambda, published with .8 and 1; None: the autoscaler's
-    autoscale: float = 0.7  # tau: the share kept the first time, which gives the client its lambda
+    scale: float | None = None  # lambda, 0.8 and 1 in the publication; None: set by the autoscaler
+    autoscale: float = 0.7  # tau: share of own weights in the first mixture; sets the client's lambda
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_unless_positive(self, "scale", "autoscale")
+        require_positive(self, "scale", "autoscale")
 
     def receive(self, net: PredictorPair, task: Task, memory: Memory) -> None:
-        """mu local + (1 - mu) global if the client trained in the round before, else the global model.
+        """Take mu local + (1 - mu) global if the client trained in the previous round, else the global model.
 
-        Buffers are the global model's; a target that is older than that is replaced as well.
+        Buffers are always those of the global model. In the second case the target is reset as well.
         """
         local = detached(select(dict(net.named_parameters()), ("online", "predictor")))
         copy_into(net, task.weights)
@@ -43,6 +44,6 @@ class FedEMA(FedBYOL):
         divergence = mean_distance(kernels(local), incoming)
         if self.scale is not None:
             return min(self.scale * divergence, 1.0)
-        if "scale" not in memory and divergence > 0:  # measured once, then kept
+        if "scale" not in memory and divergence > 0:  # set once, then kept
             memory["scale"] = torch.tensor(self.autoscale / divergence, dtype=torch.float64)
         return min(float(memory["scale"]) * divergence, 1.0) if divergence > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Federated k-means on frozen features: two exchanges of small statistics, no gradient, any partition."""
+"""Federated k-means on frozen features: two rounds that exchange small statistics, without gradients."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,40 +12,40 @@ from torch.nn import functional as F
 
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Parts, Stage, refuse_unless_positive, unlike
+from fedmcc.methods.base import Aggregate, Parts, Stage, extras_mismatch, require_positive
 from fedmcc.networks.momentum import Network, set_cluster_projector
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics import kmeans
 from fedmcc.numerics.state_dicts import State
 
 HEAD = "online.cluster_projector"
-FLOOR = 1e-6  # of the largest variance: an axis without any is not blown up
-LOCAL_RESTARTS = 3  # of a client's k-means, whose many centroids any start spreads well
+MIN_RELATIVE_VARIANCE = 1e-6  # of the largest variance, so that whitening does not amplify a constant axis
+LOCAL_RESTARTS = 3  # of a client's k-means; with many centroids, few restarts suffice
 
 
 @dataclass(frozen=True)
 class FederatedKMeans:
-    """k-means of all clients' features: each sends centroids of its own, the server clusters those.
+    """k-means on all clients' features: clients send centroids, and the server clusters the centroids.
 
-    Before that the features are whitened on their principal axes, from moments that the clients add up:
-    without it, directions in which all images of a client agree drown those that tell classes apart.
-    A centroid is a mean of features, perhaps of a single image: `smallest` sets how many it must stand for.
+    The features are first whitened on their principal axes, computed from the sum of the clients' moments.
+    Otherwise, directions that all images of a client share dominate those that separate the classes. A
+    centroid may be the mean of a single image: `smallest` sets how many images it must represent.
     """
 
-    axes: float = 2.0  # whitened axes per cluster; 0: features as they are
+    axes: float = 2.0  # whitened axes per cluster; 0: no whitening
     excess: float = 2.0  # local centroids per prototype
-    images_per_centroid: int = 30  # so many, where a client has few; but as many centroids as clusters
+    images_per_centroid: int = 30  # at least, unless that gives fewer centroids than clusters
     temperature: float = 0.1  # of the soft assignments
-    smallest: int = 1  # images that a centroid must stand for to leave its client
+    smallest: int = 1  # images that a centroid must represent to be sent
 
     def __post_init__(self) -> None:
         names = ("excess", "images_per_centroid", "temperature", "smallest")
-        refuse_unless_positive(self, *names, section="clustering")
+        require_positive(self, *names, section="clustering")
         if not 0 <= self.axes < math.inf:
             raise InputError(f"clustering.axes is {self.axes}: give 0 or more.")
 
     def head(self, features: int, clusters: int) -> Prototypes:
-        """A head of prototypes."""
+        """A head with one prototype per cluster."""
         return self._head(features, clusters, clusters)
 
     def _head(self, features: int, clusters: int, count: int) -> Prototypes:
@@ -53,17 +53,17 @@ class FederatedKMeans:
         return Prototypes(features, clusters, count, axes, self.temperature)
 
     def extend(self, net: Network, features: int, clusters: int) -> None:
-        """Give the network a head of prototypes."""
+        """Add a head of prototypes to the network."""
         set_cluster_projector(net, self.head(features, clusters))
 
     def stages(self) -> tuple[Stage, ...]:
-        """One or two rounds that train nothing."""
+        """Whitening, unless `axes` is 0, and centroids: one round each, without training."""
         return (Whitening(), Centroids(method=self)) if self.axes else (Centroids(method=self),)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Whitening(Stage):
-    """Clients send the moments of their features; the principal axes of all of them go into the head."""
+    """Clients send the moments of their features; the server puts the whitening axes into the head."""
 
     name: str = "whitening"
     rounds: int = 1
@@ -74,26 +74,28 @@ class Whitening(Stage):
 
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
-        """Sum of the features on the unit sphere, and of their outer products."""
+        """Number of unit features, their sum, and the sum of their outer products."""
         first = second = count = torch.zeros((), dtype=torch.float64)
-        for features in features_of(net, batches):
+        for features in encode(net, batches):
             unit = F.normalize(features.cpu().double(), dim=1)
             first, second, count = first + unit.sum(dim=0), second + unit.T @ unit, count + len(unit)
         return {"first": first, "second": second, "count": count}
 
     def extras_error(self, update: Update) -> str:
-        """Moments of as many vectors as it has images, none longer than 1."""
+        """Check that the moments can be those of one unit vector per image."""
         features = len(update.weights[f"{HEAD}.whitening.mean"])
         shapes = {"first": (features,), "second": (features, features), "count": ()}
-        if wrong := unlike(update.extras, {name: (torch.float64, shape) for name, shape in shapes.items()}):
-            return wrong
+        if mismatch := extras_mismatch(
+            update.extras, {name: (torch.float64, shape) for name, shape in shapes.items()}
+        ):
+            return mismatch
         count, trace = float(update.extras["count"]), float(update.extras["second"].trace())
         if count != update.samples or trace > 1.01 * count:  # the trace is the sum of squared lengths
-            return "Its moments are not those of its images' features on the unit sphere."
+            return "Its moments are not those of one unit vector per image."
         return ""
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
-        """The eigenvectors of the covariance with the largest variance, scaled to variance 1."""
+        """The principal axes of the covariance, scaled to variance 1."""
         kept = model[f"{HEAD}.whitening.axes"]
         first, second, count = (
             torch.stack([update.extras[key] for update in updates]).sum(dim=0)
@@ -102,17 +104,17 @@ class Whitening(Stage):
         mean = first / count
         variance, directions = torch.linalg.eigh(second / count - torch.outer(mean, mean))
         largest = variance.argsort(descending=True)[: len(kept)]
-        scale = variance[largest].clamp_min(FLOOR * float(variance.max())).rsqrt()
+        scale = variance[largest].clamp_min(MIN_RELATIVE_VARIANCE * float(variance.max())).rsqrt()
         axes = (directions[:, largest] * scale).T.float().contiguous()
         return Aggregate({f"{HEAD}.whitening.mean": mean.float(), f"{HEAD}.whitening.axes": axes}, {})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Centroids(Stage):
-    """Clients send centroids with counts; the server's weighted k-means of them are the prototypes."""
+    """Clients send centroids and their sizes; the server's weighted k-means gives the prototypes."""
 
     method: FederatedKMeans
-    seed: int = 0  # of the first centres
+    seed: int = 0  # of the initial centres
     name: str = "centroids"
     rounds: int = 1
     epochs: int = 0
@@ -122,42 +124,42 @@ class Centroids(Stage):
 
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
-        """Centroids of this client's features among the prototypes, and how many images each stands for."""
+        """Centroids of this client's whitened features, and the number of images of each."""
         head = net.online.cluster_projector
-        places = torch.cat([head.whitening(features).cpu() for features in features_of(net, batches)]).numpy()
+        points = torch.cat([head.whitening(features).cpu() for features in encode(net, batches)]).numpy()
         prototypes, clusters = head.groups.shape
-        few = max(len(places) // self.method.images_per_centroid, min(clusters, len(places)))
-        count = min(int(self.method.excess * prototypes), few)
-        model = kmeans.fit(places, count, self.seed, restarts=LOCAL_RESTARTS)
-        found, sizes = kmeans.merge_small_clusters(places, model, self.method.smallest)
-        return {"centroids": torch.from_numpy(found).float(), "sizes": torch.from_numpy(sizes)}
+        limit = max(len(points) // self.method.images_per_centroid, min(clusters, len(points)))
+        count = min(int(self.method.excess * prototypes), limit)
+        model = kmeans.fit(points, count, self.seed, restarts=LOCAL_RESTARTS)
+        centroids, sizes = kmeans.merge_small_clusters(points, model, self.method.smallest)
+        return {"centroids": torch.from_numpy(centroids).float(), "sizes": torch.from_numpy(sizes)}
 
     def extras_error(self, update: Update) -> str:
-        """Centroids inside the unit sphere, with the numbers of images they stand for."""
+        """Check that the centroids lie in the unit ball and their sizes sum to the number of images."""
         axes = update.weights[f"{HEAD}.vectors.weight"].shape[1]
-        looks = {"centroids": (torch.float32, (None, axes)), "sizes": (torch.int64, (None,))}
-        if wrong := unlike(update.extras, looks):
-            return wrong
-        found, sizes = update.extras["centroids"], update.extras["sizes"]
-        if len(found) != len(sizes) or (sizes < 0).any() or int(sizes.sum()) != update.samples:
-            return "Its centroids do not stand for as many images as it has."
-        return "Its centroids lie outside the unit sphere." if (found.norm(dim=1) > 1.01).any() else ""
+        expected = {"centroids": (torch.float32, (None, axes)), "sizes": (torch.int64, (None,))}
+        if mismatch := extras_mismatch(update.extras, expected):
+            return mismatch
+        centroids, sizes = update.extras["centroids"], update.extras["sizes"]
+        if len(centroids) != len(sizes) or (sizes < 0).any() or int(sizes.sum()) != update.samples:
+            return "The sizes of its centroids do not sum to its number of images."
+        return "Its centroids lie outside the unit sphere." if (centroids.norm(dim=1) > 1.01).any() else ""
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
-        """k-means of all centroids, each weighing as many images as it stands for."""
+        """k-means of all centroids, weighted by their numbers of images."""
         groups, vectors = model[f"{HEAD}.groups"], model[f"{HEAD}.vectors.weight"]
         rows = torch.cat([update.extras["centroids"] for update in updates]).numpy()
         sizes = torch.cat([update.extras["sizes"] for update in updates]).numpy().astype(np.float32)
         count = min(len(vectors), len(rows))
         fitted = kmeans.fit(kmeans.unit_rows(rows), count, self.seed, weights=sizes)
-        found = torch.from_numpy(fitted.cluster_centers_).to(vectors)
+        prototypes = torch.from_numpy(fitted.cluster_centers_).to(vectors)
         shares = torch.from_numpy(np.bincount(fitted.labels_, sizes, len(vectors)) / sizes.sum()).to(groups)
-        found = found[torch.arange(len(vectors)) % count]  # too few: some twice
-        return Aggregate({f"{HEAD}.vectors.weight": found, f"{HEAD}.marginal": shares @ groups}, {})
+        prototypes = prototypes[torch.arange(len(vectors)) % count]  # repeated if there are too few centroids
+        return Aggregate({f"{HEAD}.vectors.weight": prototypes, f"{HEAD}.marginal": shares @ groups}, {})
 
 
-def features_of(net: Network, batches: Iterable[Tensor]) -> Iterator[Tensor]:
-    """What the online encoder, in inference mode, makes of the batches."""
+def encode(net: Network, batches: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Features of the batches by the online encoder in inference mode."""
     net.eval()
     for batch in batches:
         yield net.online.encoder(batch).float()

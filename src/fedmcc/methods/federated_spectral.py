@@ -1,4 +1,4 @@
-"""Federated spectral clustering: many prototypes for each cluster, merged by how images share them."""
+"""Federated spectral clustering: several prototypes per cluster, merged by how often images share them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Parts, Stage, refuse_unless_positive, unlike
-from fedmcc.methods.federated_kmeans import HEAD, FederatedKMeans, features_of
+from fedmcc.methods.base import Aggregate, Parts, Stage, extras_mismatch, require_positive
+from fedmcc.methods.federated_kmeans import HEAD, FederatedKMeans, encode
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics.normalized_cut import cut
 from fedmcc.numerics.state_dicts import State
@@ -17,29 +17,29 @@ from fedmcc.numerics.state_dicts import State
 
 @dataclass(frozen=True)
 class FederatedSpectral(FederatedKMeans):
-    """Federated k-means to many prototypes, then the normalised cut of those that images share.
+    """Federated k-means with several prototypes per cluster, merged into clusters by a normalised cut.
 
-    Clusters need not be round, as k-means wants them: a cluster is a group of prototypes. What a client adds
-    is a matrix of prototypes by prototypes, whose sum over clients says which belong together.
+    A cluster is a group of prototypes, so that it need not be convex, as in k-means. A client sends an
+    affinity matrix of the prototypes, and the server cuts the sum over all clients.
     """
 
-    axes: float = 3.0  # whitened axes per cluster; 0: features as they are
+    axes: float = 3.0  # whitened axes per cluster; 0: no whitening
     excess: float = 1.0  # local centroids per prototype
-    images_per_centroid: int = 10  # so many, where a client has few; but as many centroids as clusters
+    images_per_centroid: int = 10  # at least, unless that gives fewer centroids than clusters
     temperature: float = 0.05  # of the soft assignments
     prototypes: float = 10.0  # per cluster
-    balance: float = 1.0  # weight of equal cluster sizes in the choice of a cut; 0: sizes do not matter
+    balance: float = 1.0  # weight of equal cluster sizes in the choice of a cut; 0: sizes are ignored
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_unless_positive(self, "prototypes", section="clustering")
+        require_positive(self, "prototypes", section="clustering")
 
     def head(self, features: int, clusters: int) -> Prototypes:
-        """A head of prototypes, several for each cluster."""
+        """A head with several prototypes per cluster."""
         return self._head(features, clusters, max(clusters, round(self.prototypes * clusters)))
 
     def stages(self) -> tuple[Stage, ...]:
-        """Two or three rounds that train nothing."""
+        """The stages of federated k-means, then merging: one round each, without training."""
         *before, centroids = super().stages()
         unfinished = replace(centroids, shared=(f"{HEAD}.vectors",), frozen=("online.encoder", HEAD))
         return (*before, unfinished, Merging(method=self))
@@ -47,7 +47,7 @@ class FederatedSpectral(FederatedKMeans):
 
 @dataclass(frozen=True, kw_only=True)
 class Merging(Stage):
-    """Clients send how much their images share each pair of prototypes; the server groups the prototypes."""
+    """Clients send the affinities of the prototypes on their images; the server groups the prototypes."""
 
     method: FederatedSpectral
     name: str = "merging"
@@ -62,25 +62,25 @@ class Merging(Stage):
         """The sum over images of p pᵀ, where p is the soft assignment to the prototypes."""
         head = net.online.cluster_projector
         count = len(head.groups)
-        shared = torch.zeros(count, count, dtype=torch.float64)
-        for features in features_of(net, batches):
+        affinity = torch.zeros(count, count, dtype=torch.float64)
+        for features in encode(net, batches):
             p = head.similar(features).cpu().double()
-            shared += p.T @ p
-        return {"affinity": shared}
+            affinity += p.T @ p
+        return {"affinity": affinity}
 
     def extras_error(self, update: Update) -> str:
-        """Affinities of as many soft assignments as it has images."""
+        """Check that the affinities can be those of one soft assignment per image."""
         count = len(update.weights[f"{HEAD}.groups"])
-        if wrong := unlike(update.extras, {"affinity": (torch.float64, (count, count))}):
-            return wrong
+        if mismatch := extras_mismatch(update.extras, {"affinity": (torch.float64, (count, count))}):
+            return mismatch
         affinity = update.extras["affinity"]
         off = abs(float(affinity.sum()) - update.samples) > 1e-2 * update.samples
         if off or (affinity < 0).any() or not torch.allclose(affinity, affinity.T):
-            return "Its affinities are not those of soft assignments of its images."
+            return "Its affinities are not those of one soft assignment per image."
         return ""
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
-        """The normalised cut of the sum."""
+        """Group the prototypes by the normalised cut of the summed affinities."""
         affinity = torch.stack([update.extras["affinity"] for update in updates]).sum(dim=0)
         clusters = model[f"{HEAD}.groups"].shape[1]
         groups = torch.eye(clusters)[

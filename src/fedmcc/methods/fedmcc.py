@@ -1,4 +1,4 @@
-"""FedMCC: the paper's two stages, instances first and then clusters over the frozen encoder."""
+"""FedMCC: the paper's two stages, first instances, then clusters on the frozen encoder."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedmcc.losses import Anchor, Quartet, momentum_contrast
 from fedmcc.messages import Task
-from fedmcc.methods.base import Memory, Parts, Stage, refuse_single_views
+from fedmcc.methods.base import Memory, Parts, Stage, require_view_pairs
 from fedmcc.methods.cluster_contrast import ClusterContrast
 from fedmcc.methods.mcc import MCC, receive_pair
 from fedmcc.networks.momentum import MomentumPair
@@ -15,18 +15,20 @@ from fedmcc.networks.replay import without_gradient
 
 @dataclass(frozen=True)
 class FedMCC(MCC):
-    """Federated momentum contrastive clustering: Algorithm 1, then Algorithm 2; `mcc` does both at once."""
+    """Federated momentum contrastive clustering: Algorithm 1, then Algorithm 2 on the frozen encoder."""
 
     rounds: int = 100  # R of Algorithm 1
     epochs: int = 5  # E
-    anchor: Anchor = "online"  # D6; "paper" as printed
+    anchor: Anchor = "online"  # D6; "paper": as printed
     clustering_rounds: int = 10  # R of Algorithm 2
     clustering_epochs: int = 5
-    views_per_image: int = ClusterContrast.views_per_image  # kept in Algorithm 2; 0: fresh ones in every step
+    views_per_image: int = (
+        ClusterContrast.views_per_image
+    )  # views cached in Algorithm 2; 0: new in every step
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_single_views(self)
+        require_view_pairs(self)
 
     def stages(self) -> tuple[Stage, ...]:
         """Representation, then clustering."""
@@ -53,7 +55,7 @@ class FedMCC(MCC):
 
 @dataclass(frozen=True, kw_only=True)
 class Representation(Stage):
-    """Algorithm 1: L_I on the encoder and the instance projector."""
+    """Algorithm 1: train the encoder and the instance projector with L_I."""
 
     method: MCC
     name: str = "representation"
@@ -61,7 +63,7 @@ class Representation(Stage):
     shared: Parts = ("online.encoder", "online.instance_projector")
 
     def represent(self, net: MomentumPair, a: Tensor, b: Tensor) -> Quartet:
-        """Both views through both networks, first through the target, which leaves nothing in memory."""
+        """Pass both views through both networks; the target goes first because it keeps no activations."""
         online, target = net.online, net.target
         targets = without_gradient(lambda: tuple(target.instance(target.encoder(view)) for view in (a, b)))
         z_a, z_b = online.instance(online.encoder(a)), online.instance(online.encoder(b))
@@ -74,9 +76,9 @@ class Representation(Stage):
         return momentum_contrast(outputs, method.instance_temperature, *form)
 
     def after_step(self, net: MomentumPair, outputs: object) -> None:
-        """The target follows."""
+        """Update the target by the moving average."""
         net.update(self.method.momentum)
 
     def receive(self, net: MomentumPair, task: Task, memory: Memory) -> None:
-        """As MCC: the target stays at home (D10)."""
+        """Adopt the global model; the target network follows the option `target` (D10)."""
         receive_pair(net, task, memory, self.method.target)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmcc.messages import Task
-from fedmcc.methods.base import Memory, Parts, Stage, refuse_unless_positive, refuse_unless_share
+from fedmcc.methods.base import Memory, Parts, Stage, require_fraction, require_positive
 from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, MomentumPair
 from fedmcc.networks.replay import without_gradient
@@ -18,10 +18,10 @@ from fedmcc.numerics.state_dicts import copy_into
 
 
 class MomentumQueue(MomentumPair):
-    """Keys enter the queue at `position` and overwrite the oldest; it starts with random directions."""
+    """A momentum pair with a ring buffer of keys, filled with random unit vectors at first."""
 
     queue: Tensor
-    position: Tensor
+    position: Tensor  # of the oldest key
 
     def __init__(self, online: Branch, size: int, projections: int) -> None:
         super().__init__(online)
@@ -31,42 +31,42 @@ class MomentumQueue(MomentumPair):
 
     @torch.no_grad()
     def enqueue(self, keys: Float[Tensor, "n d"]) -> None:
-        """The newest keys replace the oldest; the queue need not be a multiple of their number."""
+        """Replace the oldest keys; the queue size need not be a multiple of the batch size."""
         places = (self.position + torch.arange(len(keys), device=keys.device)) % len(self.queue)
-        latest = slice(-len(self.queue), None)  # more keys than places: only the last of them stay
+        latest = slice(-len(self.queue), None)  # if there are more keys than the queue holds, keep the last
         self.queue[places[latest]] = keys[latest].to(self.queue.dtype)
         self.position.copy_((self.position + len(keys)) % len(self.queue))
 
 
 @dataclass(frozen=True)
 class FedMoCo:
-    """MoCo under federated averaging: earlier images repel, from a queue that stays at home."""
+    """MoCo with federated averaging: negatives from a queue of earlier images that each client keeps."""
 
     rounds: int = 100  # R
     epochs: int = 5  # E
     temperature: float = 0.2  # T
     momentum: float = 0.99  # m
-    queue: int = 4096  # keys
+    queue: int = 4096  # number of keys
     hidden: int = 4096  # width of the projector
     projections: int = 128
-    norm: Norm = "batch"  # of the projector
+    norm: Norm = "batch"  # normalisation of the projector
 
     def __post_init__(self) -> None:
-        refuse_unless_positive(self, "temperature", "queue", "hidden", "projections")
-        refuse_unless_share(self, "momentum")
+        require_positive(self, "temperature", "queue", "hidden", "projections")
+        require_fraction(self, "momentum")
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> MomentumQueue:
-        """The query's branch (f, g_I), the key's as its target, and the queue of keys."""
+        """A query branch (f, g_I), a key branch as its target, and the queue of keys."""
         projector = normalised_mlp(features, self.hidden, self.projections, self.norm)
         return MomentumQueue(Branch(encoder, projector), self.queue, self.projections)
 
     def stages(self) -> tuple[Stage, ...]:
-        """A single stage, which learns the representation."""
+        """One stage that trains the representation."""
         return (Representation(rounds=self.rounds, epochs=self.epochs, method=self),)
 
 
 class Outputs(NamedTuple):
-    """A row per image: s(q, k) / T, log sum exp s(q, queue) / T, and the key for the queue."""
+    """One row per image: s(q, k) / T, log sum exp s(q, queue) / T, and the key for the queue."""
 
     positive: Tensor
     negatives: Tensor
@@ -75,7 +75,7 @@ class Outputs(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Representation(Stage):
-    """View a is the query, view b the key."""
+    """Contrast with view a as the query and view b as the key."""
 
     method: FedMoCo
     name: str = "representation"
@@ -83,7 +83,7 @@ class Representation(Stage):
     shared: Parts = ("online",)
 
     def represent(self, net: MomentumQueue, a: Tensor, b: Tensor) -> Outputs:
-        """The query against its key and against the queue; no gradient reaches the key."""
+        """Compare the query with its key and with the queue, without gradient for the key."""
         (key,) = without_gradient(lambda: (F.normalize(net.target.instance(net.target.encoder(b)), dim=1),))
         query = F.normalize(net.online.instance(net.online.encoder(a)), dim=1)
         positive = (query * key).sum(dim=1) / self.method.temperature
@@ -91,15 +91,15 @@ class Representation(Stage):
         return Outputs(positive, negatives, key)
 
     def loss(self, outputs: Outputs) -> Tensor:
-        """InfoNCE: the cross-entropy of finding the key among itself and the queue."""
+        """InfoNCE: cross-entropy of identifying the key among the key and the queue."""
         return (torch.logaddexp(outputs.positive, outputs.negatives) - outputs.positive).mean()
 
     def after_step(self, net: MomentumQueue, outputs: Outputs) -> None:
-        """The key's network follows the query's, and the keys join the queue."""
+        """Update the key network by the moving average and enqueue the keys."""
         net.update(self.method.momentum)
         net.enqueue(outputs.key)
 
     def receive(self, net: MomentumQueue, task: Task, memory: Memory) -> None:
-        """Both networks start the round as the global one; the queue goes on."""
+        """Set both networks to the global model; the queue is kept."""
         copy_into(net, task.weights)
         net.reset_target()

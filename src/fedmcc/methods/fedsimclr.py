@@ -6,36 +6,36 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from fedmcc.losses import nt_xent
-from fedmcc.methods.base import Parts, Stage, refuse_unless_positive
+from fedmcc.methods.base import Parts, Stage, require_positive
 from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, Network
 
 
 @dataclass(frozen=True)
 class FedSimCLR:
-    """SimCLR under federated averaging: the other images of a batch repel."""
+    """SimCLR with federated averaging: the other images of a batch are the negatives."""
 
     rounds: int = 100  # R
     epochs: int = 5  # E
     temperature: float = 0.07  # tau
     hidden: int = 4096  # width of the projector
     projections: int = 2048
-    norm: Norm = "batch"  # of the projector
+    norm: Norm = "batch"  # normalisation of the projector
 
     def __post_init__(self) -> None:
-        refuse_unless_positive(self, "temperature", "hidden", "projections")
+        require_positive(self, "temperature", "hidden", "projections")
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> Network:
         """One branch (f, g_I)."""
         return Network(Branch(encoder, normalised_mlp(features, self.hidden, self.projections, self.norm)))
 
     def stages(self) -> tuple[Stage, ...]:
-        """A single stage, which learns the representation."""
+        """One stage that trains the representation."""
         return (Representation(rounds=self.rounds, epochs=self.epochs, method=self),)
 
 
 class Outputs(NamedTuple):
-    """z for both views, a row per image."""
+    """z for both views, one row per image."""
 
     z_a: Tensor
     z_b: Tensor
@@ -51,10 +51,10 @@ class Representation(Stage):
     shared: Parts = ("online",)
 
     def represent(self, net: Network, a: Tensor, b: Tensor) -> Outputs:
-        """Both views through the one branch, in separate passes."""
+        """Pass both views through the network separately."""
         online = net.online
         return Outputs(online.instance(online.encoder(a)), online.instance(online.encoder(b)))
 
     def loss(self, outputs: Outputs) -> Tensor:
-        """NT-Xent, the positive in the denominator."""
+        """NT-Xent with the positive in the denominator."""
         return nt_xent(outputs.z_a, outputs.z_b, self.method.temperature)

@@ -6,23 +6,23 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from fedmcc.losses import cosine_distance
-from fedmcc.methods.base import Parts, Stage, refuse_unless_positive
+from fedmcc.methods.base import Parts, Stage, require_positive
 from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, PredictorNetwork
 
 
 @dataclass(frozen=True)
 class FedSimSiam:
-    """SimSiam under federated averaging: a predictor and a stopped gradient, no target, no negatives."""
+    """SimSiam with federated averaging: a predictor and a stop-gradient, no target network, no negatives."""
 
     rounds: int = 100  # R
     epochs: int = 5  # E
-    hidden: int = 4096  # width of projector and predictor
+    hidden: int = 4096  # width of the projector and the predictor
     projections: int = 2048
-    norm: Norm = "batch"  # of projector and predictor
+    norm: Norm = "batch"  # normalisation of the projector and the predictor
 
     def __post_init__(self) -> None:
-        refuse_unless_positive(self, "hidden", "projections")
+        require_positive(self, "hidden", "projections")
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> PredictorNetwork:
         """One branch (f, g_I) and its predictor."""
@@ -31,12 +31,12 @@ class FedSimSiam:
         return PredictorNetwork(Branch(encoder, projector), predictor)
 
     def stages(self) -> tuple[Stage, ...]:
-        """A single stage, which learns the representation."""
+        """One stage that trains the representation."""
         return (Representation(rounds=self.rounds, epochs=self.epochs, method=self),)
 
 
 class Outputs(NamedTuple):
-    """Predictions and projections of both views, a row per image."""
+    """Predictions and projections of both views, one row per image."""
 
     p_a: Tensor
     p_b: Tensor
@@ -46,7 +46,7 @@ class Outputs(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Representation(Stage):
-    """Each view's prediction approaches the other's projection."""
+    """Train the prediction of each view to match the projection of the other view."""
 
     method: FedSimSiam
     name: str = "representation"
@@ -54,12 +54,12 @@ class Representation(Stage):
     shared: Parts = ("online", "predictor")
 
     def represent(self, net: PredictorNetwork, a: Tensor, b: Tensor) -> Outputs:
-        """Both views through branch and predictor; the projections to be met carry no gradient."""
+        """Pass both views through the branch and the predictor, without gradient for the projections."""
         z_a = net.online.instance(net.online.encoder(a))
         z_b = net.online.instance(net.online.encoder(b))
         return Outputs(net.predictor(z_a), net.predictor(z_b), z_a.detach(), z_b.detach())
 
     def loss(self, outputs: Outputs) -> Tensor:
-        """-½ (cos(p_a, z_b) + cos(p_b, z_a)), where 2 - 2 cos is the distance; -1 at best."""
+        """-½ (cos(p_a, z_b) + cos(p_b, z_a)), computed from the distances 2 - 2 cos; the minimum is -1."""
         p_a, p_b, z_a, z_b = outputs
         return 0.25 * (cosine_distance(p_a, z_b) + cosine_distance(p_b, z_a)) - 1
