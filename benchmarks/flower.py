@@ -67,11 +67,11 @@ def measure(home: Path, megabytes: int, proxy: bool) -> dict[str, float]:
 def in_plain_text(home: Path, images: Path, text: str) -> Iterator[Path]:
     """Flower's own programs and nothing else; the run directory."""
     write_bundle(home / "bundle")
-    with programs.trial(home) as (port, _):
+    with programs.local_superlink(home) as (port, _):
         own = f'client="a" state-dir="{home / "a"}" data="{images}"'
         where = ("--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1")
         words = (*where, "--port", str(processes.free_port()), "--node-config", own)
-        site = (programs.program("flower-supernode"), *words)
+        site = (programs.find_program("flower-supernode"), *words)
         with processes.running(site, home, home / "site.log"):
             told = {"recipe": text, "run": str(home / "run"), "sites": "a", "wait": PATIENCE}
             (home / "run.toml").write_text(tomli_w.dumps(told | {"round-timeout": PATIENCE}))

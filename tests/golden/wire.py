@@ -41,9 +41,9 @@ RECIPE = 'seed = 1\n[data]\nname = "digits"\n'
 MESSAGES: dict[str, Any] = {
     "first order": SiteTask("abc", RECIPE, "f00d", None, FIRST),
     "order": SiteTask("abc", RECIPE, "f00d", StageRound("joint", 4), TASK),
-    "update": records.Replied(UPDATE, 1.5),
-    "update without training": records.Replied(UNTRAINED, 0.25),
-    "failure": records.Failed("It has lost what it remembered.", forgot=True),
+    "update": records.Reply(UPDATE, 1.5),
+    "update without training": records.Reply(UNTRAINED, 0.25),
+    "failure": records.Failure("It has lost what it remembered.", forgot=True),
     "hello": Hello("site-a", 40, 1, 8, "0.1.0", "f00d"),
     "greeting": Greeting(RECIPE, ("abc", "def")),
     "text": "Site a has images of 3 channels.",
@@ -53,9 +53,9 @@ MESSAGES: dict[str, Any] = {
 def packed(name: str) -> RecordDict:
     """A message of the list above as records."""
     pack = {
-        SiteTask: records.pack_order,
-        records.Replied: records.pack_reply,
-        records.Failed: records.pack_failure,
+        SiteTask: records.pack_task,
+        records.Reply: records.pack_reply,
+        records.Failure: records.pack_failure,
         Hello: records.pack_hello,
         Greeting: records.pack_greeting,
         str: records.pack_text,
@@ -66,9 +66,9 @@ def packed(name: str) -> RecordDict:
 def unpacked(name: str, received: RecordDict) -> Any:
     """Records of a message of the list above as the message."""
     unpack = {
-        SiteTask: records.unpack_order,
-        records.Replied: lambda each: records.unpack_reply(each, client=2),
-        records.Failed: lambda each: records.unpack_reply(each, client=2),
+        SiteTask: records.unpack_task,
+        records.Reply: lambda each: records.unpack_reply(each, client=2),
+        records.Failure: lambda each: records.unpack_reply(each, client=2),
         Hello: records.unpack_hello,
         Greeting: records.unpack_greeting,
         str: records.unpack_text,

@@ -17,8 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from fedmcc.deployment.flower.connectivity import AbsentError, check_connection
-from fedmcc.deployment.flower.processes import at_home, environment, free_port, running, sweep, wait_until
+from fedmcc.deployment.flower.connectivity import UnreachableError, check_connection
+from fedmcc.deployment.flower.processes import (
+    environment,
+    free_port,
+    processes_of,
+    running,
+    terminate_all,
+    wait_until,
+)
 from fedmcc.deployment.setup.certificates import (
     certify_server,
     create_authority,
@@ -196,7 +203,7 @@ def test_flowers_own_program_without_tls_is_refused(federation: Federation) -> N
     home, log = federation.folder / "plain", federation.folder / "plain.log"
     with running(plain, home, log) as process:  # a pipe would be held open by what it starts
         assert process.wait(PATIENCE) == 1
-    sweep(home)
+    terminate_all(home)
     assert "400 Bad Request" in log.read_text()
 
 
@@ -286,7 +293,7 @@ def test_nothing_runs_after_all_were_stopped(federation: Federation) -> None:
         federation.operator.flower_home,
         *(federation.operator.site(name).home for name in ("a", "b", "c")),
     ]
-    assert [at_home(home) for home in homes] == [[], [], [], []]
+    assert [processes_of(home) for home in homes] == [[], [], [], []]
 
 
 def test_stop_ends_a_server_and_all_it_started(federation: Federation) -> None:
@@ -299,6 +306,6 @@ def test_stop_ends_a_server_and_all_it_started(federation: Federation) -> None:
     assert "is running already: stop it first" in other.said("second")
     assert other.start("stop", "federation", "stop", other.operator.path).wait(PATIENCE) == 0
     assert server.wait(60) == 130
-    assert at_home(other.operator.flower_home) == []
-    with pytest.raises(AbsentError):
+    assert processes_of(other.operator.flower_home) == []
+    with pytest.raises(UnreachableError):
         check_connection(spec.address, other.operator.authority_certificate)

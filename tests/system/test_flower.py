@@ -79,14 +79,14 @@ class Federation:
     def __init__(self, home: Path, stack: ExitStack) -> None:
         self.home, self.stack = home, stack
         write_bundle(home / "bundle")
-        self.port, self.server = stack.enter_context(programs.trial(home))
+        self.port, self.server = stack.enter_context(programs.local_superlink(home))
         self.sites = {name: self.start(name) for name in "abc"}
 
     def start(self, name: str) -> "subprocess.Popen[bytes]":
         own = f'client="{name}" state-dir="{self.home / name}" shard="{"abc".index(name)}/3"'
         where = ("--insecure", "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1")
         words = (*where, "--port", str(processes.free_port()), "--node-config", own)
-        program = (programs.program("flower-supernode"), *words)
+        program = (programs.find_program("flower-supernode"), *words)
         return self.stack.enter_context(processes.running(program, self.home, self.home / f"site-{name}.log"))
 
     def submit(self, text: str, run: Path) -> str:

@@ -58,7 +58,7 @@ def _serve(operator: "OperatorFolder", loaded: "Config", order: "RunRequest", pr
 
     run, method = Run(order.run), method_name(loaded)
     rounds = {stage.name: stage.rounds for stage in stages(loaded)}
-    with processes.ended_by_signal(), launch.serving(operator, proxied) as ready:
+    with processes.sigterm_as_interrupt(), launch.serving(operator, proxied) as ready:
         output.say(ready.sentence)
         number = launch.start(ready, order)
         output.say(f"{method}: waiting for {', '.join(ready.nodes)}; the run is in {run.path}.")

@@ -48,6 +48,6 @@ def start(
     from fedmcc.deployment.site.launch import run_site
     from fedmcc.terminal import output
 
-    with processes.ended_by_signal():
+    with processes.sigterm_as_interrupt():
         for sentence in run_site(SiteFolder(folder.resolve()), data):
             output.say(sentence)

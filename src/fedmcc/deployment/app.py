@@ -64,8 +64,8 @@ def train(message: Message, context: Context) -> Message:
     def work(site: SiteWorker) -> RecordDict:
         started = time.monotonic()
         until = message.metadata.created_at + message.metadata.ttl  # then the server gives it up
-        update = site.answer(records.unpack_order(message.content), until)
-        return records.pack_reply(records.Replied(update, time.monotonic() - started))
+        update = site.answer(records.unpack_task(message.content), until)
+        return records.pack_reply(records.Reply(update, time.monotonic() - started))
 
     return _reply(message, context, work)
 
@@ -129,10 +129,10 @@ def _reply(message: Message, context: Context, work: Callable[[SiteWorker], Reco
         content = work(site_of(context))
     except (RefusalError, ArithmeticError, records.UnreadableError) as error:
         log.error("%s", error)
-        content = records.pack_failure(records.Failed(str(error), isinstance(error, ForgottenError)))
+        content = records.pack_failure(records.Failure(str(error), isinstance(error, ForgottenError)))
     except Exception as error:
         log.error("%s", error, exc_info=not isinstance(error, InputError))
-        content = records.pack_failure(records.Failed("it failed; its own log says why."))
+        content = records.pack_failure(records.Failure("it failed; its own log says why."))
     return Message(content, reply_to=message)
 
 

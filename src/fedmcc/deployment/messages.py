@@ -1,4 +1,4 @@
-"""What a server and its sites send each other around tasks and updates."""
+"""Messages between server and sites, besides the tasks and updates of `fedmcc.messages`."""
 
 from typing import NamedTuple
 
@@ -6,24 +6,24 @@ from fedmcc.messages import StageRound, Task
 
 
 class SiteTask(NamedTuple):
-    """A task for a site elsewhere, which knows nothing of the run but this."""
+    """A task for a site, with everything that the site needs to know about the run."""
 
-    run: str  # what tells this run from every other
-    config: str  # complete but for what depends on the site's machine and images
-    fingerprint: str  # of the network and stages that the server has
-    base: StageRound | None  # the last round of this site that counted; None: there was none
+    run: str  # unique id of the run
+    config: str  # TOML, complete except for options that depend on the site's machine and images
+    fingerprint: str  # of the server's network and stages
+    base: StageRound | None  # the last round of this site that was averaged; None: no round yet
     task: Task
 
 
 class Greeting(NamedTuple):
-    """What a server tells a site before anything else."""
+    """The first message of a server to a site."""
 
     recipe: str  # TOML
-    finished: tuple[str, ...] = ()  # runs of which sites need remember nothing any more
+    finished: tuple[str, ...] = ()  # ids of finished runs, whose states sites can delete
 
 
 class Hello(NamedTuple):
-    """Who a site is, what it holds, and the network and stages that it would train."""
+    """The answer of a site to a greeting: its name, its images, and the network that it would train."""
 
     name: str
     samples: int

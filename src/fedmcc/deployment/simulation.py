@@ -41,13 +41,13 @@ def simulate(config: Config, path: Path) -> Iterator[Row]:
     (home / "run.toml").write_text(tomli_w.dumps(told))
     nodes = ("--federation-config", f"num-supernodes={clients} client-resources-num-cpus=1")
     try:
-        with programs.trial(home, "--simulation"):
+        with programs.local_superlink(home, "--simulation"):
             line = programs.CommandLine(home)
             number = line.run(home / "bundle", home / "run.toml", *nodes)
-            with processes.running(line.following(number), home, home / "run.log") as words:
+            with processes.running(line.log_command(number), home, home / "run.log") as words:
                 yield from _watch(Run(path), line, number, words)
     finally:
-        processes.sweep(home)
+        processes.terminate_all(home)
     shutil.rmtree(home)
 
 

@@ -1,4 +1,4 @@
-"""A site meets servers that it must not trust, over real sockets: each is refused with its reason."""
+"""A site connects over real sockets to servers that it must not trust: each is refused with its reason."""
 
 import socket
 import ssl
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmcc.deployment.flower.connectivity import AbsentError, check_connection
+from fedmcc.deployment.flower.connectivity import UnreachableError, check_connection
 from fedmcc.deployment.setup.certificates import CertifiedKey, certify_server, create_authority
 from fedmcc.errors import InputError
 
@@ -29,7 +29,7 @@ def trusted(authority: CertifiedKey, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def listen(tmp_path: Path) -> Iterator[Listen]:
-    """A server for one visitor, with this certificate or in plain text; returns its address."""
+    """Start a server for one connection, with this certificate or without TLS; returns its address."""
     threads, sockets = [], []
 
     def start(server: CertifiedKey | None) -> str:
@@ -64,11 +64,11 @@ def _serve(listener: socket.socket, context: ssl.SSLContext | None) -> None:
             return
         try:
             context.wrap_socket(connection, server_side=True).close()
-        except OSError:  # the site has hung up
+        except OSError:  # the site has closed the connection
             return
 
 
-def test_a_server_of_the_trusted_authority_is_greeted(
+def test_a_server_of_the_trusted_authority_is_accepted(
     listen: Listen, authority: CertifiedKey, trusted: Path
 ) -> None:
     check_connection(listen(certify_server(authority, "127.0.0.1", 1)), trusted)
@@ -81,12 +81,12 @@ def test_an_expired_certificate_is_refused(listen: Listen, authority: CertifiedK
 
 
 def test_another_authority_is_refused(listen: Listen, trusted: Path) -> None:
-    with pytest.raises(InputError, match="not by the authority"):
+    with pytest.raises(InputError, match="not issued by the authority"):
         check_connection(listen(certify_server(create_authority(), "127.0.0.1", 1)), trusted)
 
 
-def test_plain_text_is_refused(listen: Listen, trusted: Path) -> None:
-    with pytest.raises(InputError, match="does not speak TLS"):
+def test_a_server_without_tls_is_refused(listen: Listen, trusted: Path) -> None:
+    with pytest.raises(InputError, match="does not use TLS"):
         check_connection(listen(None), trusted)
 
 
@@ -100,24 +100,24 @@ def test_a_certificate_of_another_host_is_refused(
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_who_hangs_up_at_once_may_come_later(trusted: Path, reset: bool) -> None:
+def test_a_server_that_closes_the_connection_counts_as_unreachable(trusted: Path, reset: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def hang_up() -> None:
+        def close() -> None:
             connection, _ = listener.accept()
             if not reset:
-                connection.recv(10_000)  # what was not read makes a reset of the end
+                connection.recv(10_000)  # closing with unread data sends a reset
             connection.close()
 
-        thread = threading.Thread(target=hang_up, daemon=True)
+        thread = threading.Thread(target=close, daemon=True)
         thread.start()
-        with pytest.raises(AbsentError):
+        with pytest.raises(UnreachableError):
             check_connection(f"127.0.0.1:{listener.getsockname()[1]}", trusted)
         thread.join(10)
 
 
-def test_nobody_there_is_no_refusal(trusted: Path) -> None:
+def test_a_closed_port_counts_as_unreachable(trusted: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(AbsentError):
+    with pytest.raises(UnreachableError):
         check_connection(address, trusted)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedmcc.config import parse_text
-from fedmcc.deployment.flower.records import unpack_order, unpack_reply
+from fedmcc.deployment.flower.records import unpack_reply, unpack_task
 
 
 def test_bytes_in_the_metrics_are_those_of_the_records_each_way(three):
@@ -46,7 +46,7 @@ def test_each_machine_finds_its_own_precision(three):
     federation, orders = three(training={"batch_size": 8, "precision": "auto"}), []
     federation.grid.spoil = lambda message, reply: orders.append(message) or reply
     next(federation.serve())
-    (sent,) = {unpack_order(each.content).config for each in orders if each.metadata.message_type == "train"}
+    (sent,) = {unpack_task(each.content).config for each in orders if each.metadata.message_type == "train"}
     assert parse_text(sent).training.precision == "auto"
 
 
@@ -60,7 +60,7 @@ def test_what_leaves_a_site_is_clipped(three):
 
 def _distance(message, reply):
     """How far the weights of an answer are from those that were sent."""
-    task = unpack_order(message.content).task
+    task = unpack_task(message.content).task
     answer = unpack_reply(reply.content, task.client)
     weights = answer.update.weights
     squares = [

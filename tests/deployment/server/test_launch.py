@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmcc.deployment.flower.processes import free_port, refuse_taken, running, wait_until
+from fedmcc.deployment.flower.processes import check_port_free, free_port, running, wait_until
 from fedmcc.deployment.flower.programs import CommandLine, FlowerError
 from fedmcc.deployment.server.launch import Ready, _last_words, _open, choose_run, follow, plan
 from fedmcc.deployment.server.status import status
@@ -24,7 +24,7 @@ ROUNDS = {"joint": 2}
 class Flower:
     """Flower's command line as far as a run is followed, with a log that ends at once."""
 
-    def following(self, number: str) -> tuple[str, ...]:
+    def log_command(self, number: str) -> tuple[str, ...]:
         return ("echo", "fedmcc.errors.InputError: 0 sites are there and 1 are needed.")
 
     def status(self, number: str) -> str:
@@ -91,11 +91,11 @@ def test_the_proxy_is_found_wherever_it_listens(host: str, tmp_path: Path) -> No
     spec = FederationSpec(host, free_port(), free_port(), ("north",))
     operator = create_federation(tmp_path / "federation", spec, 1)
     make_private_folders([operator.flower_home, operator.logs, operator.server / "proxy"])
-    refuse_taken(spec.port, local_host(spec))
+    check_port_free(spec.port, local_host(spec))
     with running(command_line(nginx, operator), operator.flower_home, operator.logs / "proxy.log"):
         assert wait_until(lambda: _open(operator, spec), 30.0)
         with pytest.raises(InputError, match="in use by another program"):
-            refuse_taken(spec.port, local_host(spec))
+            check_port_free(spec.port, local_host(spec))
 
 
 def test_a_log_without_an_error_gives_its_last_line(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_log_without_an_error_gives_its_last_line(tmp_path: Path) -> None:
 def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Puts a script in the place of Flower's program."""
     path = tmp_path / "flwr"
-    monkeypatch.setattr("fedmcc.deployment.flower.programs.program", lambda name: str(path))
+    monkeypatch.setattr("fedmcc.deployment.flower.programs.find_program", lambda name: str(path))
 
     def write(script: str) -> None:
         path.write_text(f"#!/bin/sh\n{script}\n")
@@ -124,7 +124,7 @@ def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Non
 def test_whatever_flower_answers_ends_in_a_sentence(
     script: str, flwr: Callable[[str], None], operator: OperatorFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedmcc.deployment.flower.programs.SECONDS", 1.0)
+    monkeypatch.setattr("fedmcc.deployment.flower.programs.COMMAND_SECONDS", 1.0)
     flwr(script)
     with pytest.raises(FlowerError, match=r"`flwr supernode` (failed: |did not end within 1 seconds)"):
         CommandLine(operator.flower_home).nodes()

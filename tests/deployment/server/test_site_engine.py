@@ -8,7 +8,7 @@ import pytest
 import torch
 from flwr.app import Error, Message
 
-from fedmcc.deployment.flower.records import Packed, pack_state, unpack_state
+from fedmcc.deployment.flower.records import PackedState, pack_state, unpack_state
 from fedmcc.errors import InputError
 from fedmcc.federation.rounds import RoundFailedError
 
@@ -144,14 +144,14 @@ def test_a_hostile_update_is_refused_with_its_reason(three, tmp_path):
 
     def poisoned(message, reply):
         facts, arrays = reply.content["facts"], reply.content["weights"]
-        state = unpack_state(Packed(facts["weights"], arrays["numbers"]))
+        state = unpack_state(PackedState(facts["weights"], arrays["numbers"]))
         facts["weights"], arrays["numbers"] = pack_state(state | {"evil": torch.ones(2)})
         return reply
 
     federation.grid.spoil = _at_site(federation, "c", {("train", 1): garbled, ("train", 2): poisoned})
     list(islice(federation.serve(), 2))
     reasons = [row["refused"] for row in _rows(tmp_path / "run")]
-    assert reasons[0] == [{"client": 2, "reason": "It has no weights."}]
+    assert reasons[0] == [{"client": 2, "reason": "The message has no weights."}]
     assert reasons[1] == [{"client": 2, "reason": "It has 'evil', which is not shared."}]
 
 

@@ -1,1 +1,1 @@
-"""Flower as a transport: its programs as processes, its records, and the connection to the server."""
+"""Flower as the transport: its programs as processes, its message records, and checks of the connection."""

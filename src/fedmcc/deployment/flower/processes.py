@@ -1,7 +1,7 @@
-"""Programs that others wrote, run by ours: with their own home, logged to files, and none left behind.
+"""Runs Flower's programs as processes with their own FLWR_HOME and log files, and leaves none behind.
 
-A process is known by its home (FLWR_HOME) in its environment, also when whoever started it was killed;
-Flower's programs start others in sessions of their own, which a process group would not reach.
+Processes are found by the FLWR_HOME in their environment, even if their parent was killed: Flower's programs
+start others in new sessions, which a signal to a process group does not reach.
 """
 
 import ctypes
@@ -19,87 +19,91 @@ from pathlib import Path
 from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import try_lock
 
-SWITCHES = {
+FLOWER_SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-GRACE = 10.0  # seconds to end by oneself
-LARGEST = 10 * 2**20  # bytes of a log before it is put aside
-DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+TERMINATION_SECONDS = 10.0  # between SIGTERM and SIGKILL
+MAX_LOG_BYTES = 10 * 2**20
+PR_SET_PDEATHSIG = 1  # an option of prctl(2)
 
 
 def environment(home: Path) -> dict[str, str]:
-    """What Flower's programs are told: their home, and to call nobody."""
+    """The environment of Flower's programs: their home, no telemetry, and no proxy on this machine."""
     local = ",".join(filter(None, (os.environ.get("NO_PROXY", ""), "127.0.0.1,localhost")))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     own = {"FLWR_HOME": str(home), "PATH": path, "NO_PROXY": local, "no_proxy": local}
-    return {**os.environ, **SWITCHES, **own}
+    return {**os.environ, **FLOWER_SETTINGS, **own}
 
 
 @contextmanager
-def running(words: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program beside ours, ended on leaving; its words go to the log."""
+def running(argv: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program in the background until the block ends; its output is appended to the log."""
     with log.open("ab") as file:
         log.chmod(0o600)
         process = subprocess.Popen(
-            words,
+            argv,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
             env=environment(home),
             start_new_session=True,
-            preexec_fn=_tied(),
+            preexec_fn=_end_with_parent(),
         )
     try:
         yield process
     finally:
-        end(process)
+        terminate(process)
 
 
-def set_aside(log: Path, most: int = LARGEST) -> None:
-    """Begin a new log when one has grown beyond so many bytes; the one before is kept."""
-    if log.exists() and log.stat().st_size > most:
+def rotate_log(log: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
+    """Rename a log that is larger than this, so that a new one is started; one old log is kept."""
+    if log.exists() and log.stat().st_size > max_bytes:
         log.replace(log.with_suffix(".old.log"))
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a program to end, then make it."""
+def terminate(process: subprocess.Popen[bytes]) -> None:
+    """Terminate a process; kill its process group if it does not end in time."""
     process.terminate()
     try:
-        process.wait(GRACE)
+        process.wait(TERMINATION_SECONDS)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def sweep(home: Path) -> None:
-    """End every process that has this home, whoever started it."""
+def terminate_all(home: Path) -> None:
+    """Terminate every process with this FLWR_HOME; kill those that do not end in time."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        for process in at_home(home):
+        for process in processes_of(home):
             with suppress(ProcessLookupError):
                 os.kill(process, number)
-        wait_until(lambda: not at_home(home), GRACE)
+        wait_until(lambda: not processes_of(home), TERMINATION_SECONDS)
 
 
-def at_home(home: Path) -> list[int]:
-    """The processes that have this home, where the system tells (Linux)."""
-    mark, found = f"FLWR_HOME={home}".encode(), []
+def processes_of(home: Path) -> list[int]:
+    """The ids of all other processes with this FLWR_HOME (on Linux; elsewhere none is found)."""
+    entry, found = f"FLWR_HOME={home}".encode(), []
     for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):  # another user's, or ended since
-            if mark in path.read_bytes().split(b"\0") and int(path.parent.name) != os.getpid():
+        with suppress(OSError):  # of another user, or ended meanwhile
+            if entry in path.read_bytes().split(b"\0") and int(path.parent.name) != os.getpid():
                 found.append(int(path.parent.name))
     return found
 
 
 @contextmanager
-def alone(folder: Path, what: str) -> Iterator[None]:
-    """Be the only one that runs `what` from this folder; the lock ends with the process, however it ends."""
+def exclusive(folder: Path, what: str) -> Iterator[None]:
+    """Hold the lock of a folder; raises InputError if another process runs `what` from it.
+
+    The operating system releases the lock when the process ends, also when it is killed.
+    """
     with (folder / "lock").open("a+") as file:
-        if not wait_until(lambda: try_lock(file.fileno()), 1.0):  # who only asks has it for a moment
+        # One second: `lock_holder` in another process takes the lock for a moment.
+        if not wait_until(lambda: try_lock(file.fileno()), 1.0):
             raise InputError(f"The {what} of {folder} is running already: stop it first.")
         file.seek(0)
         file.truncate()
@@ -109,7 +113,7 @@ def alone(folder: Path, what: str) -> Iterator[None]:
 
 
 def lock_holder(folder: Path) -> int | None:
-    """The process that holds the lock of this folder, if any does."""
+    """The id of the process that holds the lock of this folder, or None."""
     path = folder / "lock"
     if not path.exists():
         return None
@@ -118,8 +122,8 @@ def lock_holder(folder: Path) -> int | None:
 
 
 @contextmanager
-def ended_by_signal() -> Iterator[None]:
-    """A request to terminate is an interruption: what was begun is put in order."""
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM, so that the program ends its processes before it exits."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -132,40 +136,44 @@ def ended_by_signal() -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """A port of this machine on which no program listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
-def taken(port: int) -> bool:
+def is_listening(port: int) -> bool:
     """Whether a program listens on this port of this machine."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def refuse_taken(port: int, host: str = "127.0.0.1") -> None:
-    """A port that another program has cannot be ours."""
+def check_port_free(port: int, host: str = "127.0.0.1") -> None:
+    """Raise InputError if no program could listen on this port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             reason = error.strerror or error
-            raise InputError(f"Cannot listen on port {port} of {host}: {reason}. Choose another.") from None
-        raise InputError(f"Port {port} is in use by another program: stop that, or choose another.") from None
+            raise InputError(
+                f"Cannot listen on port {port} of {host}: {reason}. Choose another port."
+            ) from None
+        raise InputError(
+            f"Port {port} is in use by another program: stop that program, or choose another port."
+        ) from None
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether something came to be in time."""
+    """Wait until the condition holds; returns False if it does not within this time."""
     until = time.monotonic() + seconds
     while not (reached := condition()) and time.monotonic() < until:
         time.sleep(0.1)
     return reached
 
 
-def _tied() -> Callable[[], None] | None:
-    """Where the system can (Linux), a program is asked to end when ours was killed."""
+def _end_with_parent() -> Callable[[], None] | None:
+    """A function that makes the kernel terminate a child process when its parent dies (Linux only)."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None)
-    return lambda: library.prctl(DEATH_SIGNAL, signal.SIGTERM)
+    return lambda: library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

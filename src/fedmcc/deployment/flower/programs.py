@@ -1,4 +1,4 @@
-"""Flower's own programs, as an operator calls them on the server's machine."""
+"""Flower's programs: `flwr` (control), `flower-superlink` (server) and `flower-supernode` (site)."""
 
 import json
 import subprocess
@@ -11,61 +11,59 @@ from typing import Any
 
 import tomli_w
 
-from fedmcc.deployment.flower.processes import environment, free_port, running, taken, wait_until
+from fedmcc.deployment.flower.processes import environment, free_port, is_listening, running, wait_until
 from fedmcc.deployment.setup.layout import OperatorFolder, SiteFolder
 from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import write_atomically
 
-LINK = "federation"  # what Flower's command line calls our server
-SECONDS = 120.0  # for one of its commands, which start slowly
+CONNECTION = "federation"  # the name of our server in the configuration of `flwr`
+COMMAND_SECONDS = 120.0  # timeout of a command; Flower's programs start slowly
 
 
 class FlowerError(OSError):
-    """A program of Flower's did not do what it was asked."""
+    """A program of Flower failed."""
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """`flwr`, which reaches the control interface."""
+    """`flwr`, which talks to the control interface of a server."""
 
     home: Path
 
-    def aim(self, port: int, authority: Path | None) -> None:
-        """Write down where the server is; without an authority it speaks plain text."""
+    def configure(self, port: int, authority: Path | None) -> None:
+        """Write the address of the server to Flower's configuration; without an authority, without TLS."""
         trust = {"root-certificates": str(authority)} if authority else {"insecure": True}
-        link = {"address": f"127.0.0.1:{port}", **trust}
-        table = {"superlink": {"default": LINK, LINK: link}}
+        connection = {"address": f"127.0.0.1:{port}", **trust}
+        table = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
         write_atomically(self.home / "config.toml", tomli_w.dumps(table))
 
     def register(self, public_key: Path) -> int:
-        """Let a site's key in; returns the number that Flower gives the site."""
-        return int(self._call("supernode", "register", public_key, LINK)["node-id"])
+        """Register the public key of a site; returns Flower's node id for the site."""
+        return int(self._call("supernode", "register", public_key, CONNECTION)["node-id"])
 
     def nodes(self) -> list[dict[str, Any]]:
-        """What Flower knows of the sites."""
-        return list(self._call("supernode", "list", LINK)["nodes"])
+        """The registered sites with their state."""
+        return list(self._call("supernode", "list", CONNECTION)["nodes"])
 
     def run(self, bundle: Path, options: Path, *more: str) -> str:
-        """Start a run; returns its number."""
-        return str(self._call("run", bundle, LINK, "--run-config", options, *more)["run-id"])
+        """Start a run; returns its id."""
+        return str(self._call("run", bundle, CONNECTION, "--run-config", options, *more)["run-id"])
 
     def status(self, run: str) -> str:
-        """Where a run stands, such as `running` or `finished:completed`."""
-        return str(self._call("list", LINK, "--run-id", run)["runs"][0]["status"])
+        """The status of a run, such as `running` or `finished:completed`."""
+        return str(self._call("list", CONNECTION, "--run-id", run)["runs"][0]["status"])
 
-    def following(self, run: str) -> Sequence[str]:
-        """The words of a program that shows what a run says, and ends with it."""
-        return (program("flwr"), "log", run, LINK, "--stream")
+    def log_command(self, run: str) -> Sequence[str]:
+        """The command that prints the log of a run until the run ends."""
+        return (find_program("flwr"), "log", run, CONNECTION, "--stream")
 
-    def _call(self, *words: object) -> dict[str, Any]:
-        command = [program("flwr"), *map(str, words), "--format", "json"]
-        env = environment(self.home)
+    def _call(self, *arguments: object) -> dict[str, Any]:
+        argv = [find_program("flwr"), *map(str, arguments), "--format", "json"]
+        env, timeout = environment(self.home), COMMAND_SECONDS
         try:
-            done = subprocess.run(
-                command, env=env, capture_output=True, text=True, timeout=SECONDS, check=False
-            )
+            done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout, check=False)
         except subprocess.TimeoutExpired:
-            raise FlowerError(f"`flwr {words[0]}` did not end within {SECONDS:g} seconds") from None
+            raise FlowerError(f"`flwr {arguments[0]}` did not end within {timeout:g} seconds") from None
         try:
             answer = json.loads(done.stdout)
         except json.JSONDecodeError:
@@ -73,14 +71,15 @@ class CommandLine:
         if not isinstance(answer, dict):
             answer = {"error-message": (done.stderr or done.stdout).strip()[-300:]}
         if done.returncode or not answer.get("success"):
-            raise FlowerError(f"`flwr {words[0]}` failed: {answer.get('error-message', 'no reason given')}")
+            reason = answer.get("error-message", "no reason given")
+            raise FlowerError(f"`flwr {arguments[0]}` failed: {reason}")
         return answer
 
 
-def superlink(operator: OperatorFolder, port: int) -> Sequence[str]:
-    """Flower's server, on this machine alone; sites need a key that it knows."""
+def superlink_command(operator: OperatorFolder, port: int) -> Sequence[str]:
+    """The command that starts Flower's server on 127.0.0.1; only sites with a registered key can join."""
     return (
-        program("flower-superlink"),
+        find_program("flower-superlink"),
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--ssl-ca-certfile", str(operator.server / "ca.crt")),
         *("--ssl-certfile", str(operator.certificate)),
@@ -90,23 +89,10 @@ def superlink(operator: OperatorFolder, port: int) -> Sequence[str]:
     )
 
 
-@contextmanager
-def trial(home: Path, *more: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """Flower's server for trials on this machine alone, in plain text: its port and process."""
-    port, log = free_port(), home / "flower.log"
-    words = (program("flower-superlink"), "--insecure", "--host", "127.0.0.1", "--port", str(port), *more)
-    CommandLine(home).aim(port, None)
-    with running(words, home, log) as process:
-        wait_until(lambda: taken(port) or process.poll() is not None, SECONDS)
-        if process.poll() is not None:
-            raise FlowerError(f"Flower's server ended at once: {log} says why")
-        yield port, process
-
-
-def supernode(site: SiteFolder, server: str, options: Path, port: int) -> Sequence[str]:
-    """Flower's part of a site; `port` is of this machine alone."""
+def supernode_command(site: SiteFolder, server: str, options: Path, port: int) -> Sequence[str]:
+    """The command that starts Flower's client at a site; its processes connect to `port` on 127.0.0.1."""
     return (
-        program("flower-supernode"),
+        find_program("flower-supernode"),
         *("--superlink", server),
         *("--root-certificates", str(site.authority_certificate)),
         *("--auth-supernode-private-key", str(site.key)),
@@ -115,9 +101,22 @@ def supernode(site: SiteFolder, server: str, options: Path, port: int) -> Sequen
     )
 
 
-def program(name: str) -> str:
-    """A program that is installed beside this Python."""
+@contextmanager
+def local_superlink(home: Path, *more: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """Flower's server on 127.0.0.1 without TLS, for simulations and tests; yields its port and process."""
+    port, log = free_port(), home / "flower.log"
+    server = (find_program("flower-superlink"), "--insecure", "--host", "127.0.0.1", "--port", str(port))
+    CommandLine(home).configure(port, None)
+    with running((*server, *more), home, log) as process:
+        wait_until(lambda: is_listening(port) or process.poll() is not None, COMMAND_SECONDS)
+        if process.poll() is not None:
+            raise FlowerError(f"Flower's server ended during its start: see {log}")
+        yield port, process
+
+
+def find_program(name: str) -> str:
+    """The path of a program that is installed beside this Python."""
     path = Path(sys.executable).with_name(name)
     if not path.exists():
-        raise InputError(f"There is no {path}: pip install 'fedmcc[flower]'.")
+        raise InputError(f"{path} does not exist: pip install 'fedmcc[flower]'.")
     return str(path)

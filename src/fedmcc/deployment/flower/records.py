@@ -1,8 +1,8 @@
-"""Orders, updates and hellos as Flower's records and back: pure functions.
+"""Converts tasks, replies and hellos to Flower's records and back: pure functions.
 
-A state travels as one array of its bare numbers, so that what is sent is what `bytes` of a message counts:
-Flower asks for every array by itself at every hop, and a network has many small tensors. What comes from a
-site is checked before it is believed: `UnreadableError` says what is wrong with it.
+A state is sent as one array with the numbers of all its tensors: Flower requests each array separately, and a
+network has many small tensors. The header is sent as a fact, so that `bytes` of a message counts exactly the
+arrays. Records from a site are checked; `UnreadableError` names the fault.
 """
 
 import math
@@ -20,59 +20,59 @@ from fedmcc.storage.safetensor_files import DTYPE_NAMES, encoded_chunks, from_by
 
 FACTS, WEIGHTS, EXTRAS = "facts", "weights", "extras"
 NUMBERS = "numbers"
-BARE = "fedmcc.numbers"  # how they are written: what follows the header of a safetensors file
-LONGEST = 200  # characters of a site's sentence that are believed
+ENCODING = "fedmcc.numbers"  # of arrays: the content of a safetensors file after its header
+MAX_TEXT = 200  # characters of a text from a site; the rest is cut off
 
 Value = TypeVar("Value")
 
 
 class UnreadableError(Exception):
-    """What is wrong with records, in a sentence."""
+    """Records cannot be read; the message names the fault."""
 
 
-class Packed(NamedTuple):
-    """A state in the two halves of a safetensors file: what there is, and its numbers."""
+class PackedState(NamedTuple):
+    """A state as the two parts of a safetensors file: the header, and the numbers of all tensors."""
 
     header: bytes
     numbers: Array
 
 
-Made = dict[tuple[tuple[str, int], ...], Packed]  # by names and identities of tensors
+PackedStates = dict[tuple[tuple[str, int], ...], PackedState]  # by the names and ids of the tensors
 
 
-class Replied(NamedTuple):
-    """An update, and the seconds that the site worked for it by its own clock."""
+class Reply(NamedTuple):
+    """An update, and the seconds of work that the site measured for it."""
 
     update: Update
     seconds: float
 
 
-class Failed(NamedTuple):
-    """A site could not do what it was asked: why, and whether it has lost what it remembered."""
+class Failure(NamedTuple):
+    """The reason why a site sends no update, and whether it has lost its state."""
 
     reason: str
     forgot: bool = False
 
 
-def pack_order(order: SiteTask, made: Made | None = None) -> RecordDict:
-    """An order as records; orders packed with the same `made` share the arrays of the states they share."""
-    task = order.task
+def pack_task(site_task: SiteTask, packed: PackedStates | None = None) -> RecordDict:
+    """Convert a task to records; `packed` caches states: tasks with the same tensors then share an array."""
+    task = site_task.task
     facts: dict[str, Any] = {
-        "run": order.run,
-        "config": order.config,
-        "fingerprint": order.fingerprint,
+        "run": site_task.run,
+        "config": site_task.config,
+        "fingerprint": site_task.fingerprint,
         "client": task.client,
         "stage": task.stage,
         "round": task.round,
         "half": task.half,
     }
-    if order.base is not None:
-        facts |= {"base-stage": order.base.stage, "base-round": order.base.round}
-    return _records(facts, task.weights, task.extras, {} if made is None else made)
+    if site_task.base is not None:
+        facts |= {"base-stage": site_task.base.stage, "base-round": site_task.base.round}
+    return _records(facts, task.weights, task.extras, {} if packed is None else packed)
 
 
-def unpack_order(records: RecordDict) -> SiteTask:
-    """Undoes `pack_order`."""
+def unpack_task(records: RecordDict) -> SiteTask:
+    """Convert records of `pack_task` back to the task."""
     facts = _facts(records)
     base = None
     if "base-stage" in facts:
@@ -89,147 +89,147 @@ def unpack_order(records: RecordDict) -> SiteTask:
     return SiteTask(run, config, fingerprint, base, task)
 
 
-def pack_reply(replied: Replied) -> RecordDict:
-    """An update as records; who sends it is not for the sender to say."""
-    update = replied.update
+def pack_reply(reply: Reply) -> RecordDict:
+    """Convert a reply to records, without the client's number: the server assigns it by the connection."""
+    update = reply.update
     facts: dict[str, Any] = {
         "stage": update.stage,
         "round": update.round,
         "samples": update.samples,
-        "seconds": replied.seconds,
+        "seconds": reply.seconds,
     }
     if update.loss is not None:
         facts["loss"] = update.loss
     return _records(facts, update.weights, update.extras, {})
 
 
-def unpack_reply(records: RecordDict, client: int) -> Replied | Failed:
-    """What this client answered."""
+def unpack_reply(records: RecordDict, client: int) -> Reply | Failure:
+    """Convert records of `pack_reply` or `pack_failure` back to the answer of this client."""
     facts = _facts(records)
     if "failure" in facts:
-        return Failed(_sentence(facts, "failure"), facts.get("forgot") is True)
+        return Failure(_text(facts, "failure"), facts.get("forgot") is True)
     seconds = _get(facts, "seconds", float)
     update = Update(
         client=client,
-        stage=_sentence(facts, "stage"),
+        stage=_text(facts, "stage"),
         round=_get(facts, "round", int),
         samples=_get(facts, "samples", int),
         loss=_get(facts, "loss", float) if "loss" in facts else None,
         weights=_state(records, WEIGHTS),
         extras=_state(records, EXTRAS),
     )
-    return Replied(update, max(0.0, seconds) if math.isfinite(seconds) else 0.0)
+    return Reply(update, max(0.0, seconds) if math.isfinite(seconds) else 0.0)
 
 
-def pack_failure(failed: Failed) -> RecordDict:
-    """Why there is no update."""
-    return RecordDict({FACTS: ConfigRecord({"failure": failed.reason, "forgot": failed.forgot})})
+def pack_failure(failure: Failure) -> RecordDict:
+    """Convert a failure to records."""
+    return RecordDict({FACTS: ConfigRecord({"failure": failure.reason, "forgot": failure.forgot})})
 
 
 def pack_hello(hello: Hello) -> RecordDict:
-    """An introduction as records."""
+    """Convert a hello to records."""
     return RecordDict({FACTS: ConfigRecord(hello._asdict())})
 
 
-def unpack_hello(records: RecordDict) -> Hello | Failed:
-    """Who a site says that it is."""
+def unpack_hello(records: RecordDict) -> Hello | Failure:
+    """Convert records of `pack_hello` or `pack_failure` back, and check the values."""
     facts = _facts(records)
     if "failure" in facts:
-        return Failed(_sentence(facts, "failure"))
-    hello = Hello(**{key: _get(facts, key, kind) for key, kind in Hello.__annotations__.items()})
+        return Failure(_text(facts, "failure"))
+    hello = Hello(**{key: _get(facts, key, expected) for key, expected in Hello.__annotations__.items()})
     for key, text in (("name", hello.name), ("version", hello.version)):
-        if not text or len(text) > LONGEST or not text.isprintable():
-            raise UnreadableError(f"Its {key} is no {key}.")
+        if not text or len(text) > MAX_TEXT or not text.isprintable():
+            raise UnreadableError(f"Invalid {key}: it is empty, too long or not printable.")
     if min(hello.samples, hello.channels, hello.size) < 1:
-        raise UnreadableError("It has no images.")
+        raise UnreadableError("The site has no images.")
     return hello
 
 
 def pack_greeting(greeting: Greeting) -> RecordDict:
-    """A recipe, and the runs that are finished."""
+    """Convert a greeting to records."""
     return RecordDict(
         {FACTS: ConfigRecord({"recipe": greeting.recipe, "finished": ",".join(greeting.finished)})}
     )
 
 
 def unpack_greeting(records: RecordDict) -> Greeting:
-    """Undoes `pack_greeting`."""
+    """Convert records of `pack_greeting` back to the greeting."""
     facts = _facts(records)
     finished = _get(facts, "finished", str)
     return Greeting(_get(facts, "recipe", str), tuple(filter(None, finished.split(","))))
 
 
 def pack_text(text: str) -> RecordDict:
-    """A sentence."""
+    """Convert a text to records."""
     return RecordDict({FACTS: ConfigRecord({"text": text})})
 
 
 def unpack_text(records: RecordDict) -> str:
-    """Undoes `pack_text`."""
+    """Convert records of `pack_text` back to the text, with unprintable characters escaped."""
     return _printable(_get(_facts(records), "text", str))
 
 
-def pack_state(state: State) -> Packed:
-    """The numbers of all tensors as one array, and what tells them apart."""
+def pack_state(state: State) -> PackedState:
+    """Pack the numbers of all tensors into one array, and names, types and shapes into a header."""
     header, *numbers = encoded_chunks(state)
     data = b"".join(numbers)
-    return Packed(bytes(header), Array("uint8", (len(data),), BARE, data))
+    return PackedState(bytes(header), Array("uint8", (len(data),), ENCODING, data))
 
 
-def unpack_state(packed: Packed) -> State:
-    """Undoes `pack_state`."""
-    if packed.numbers.stype != BARE:
-        raise UnreadableError("Its numbers are written in no way that travels.")
+def unpack_state(packed: PackedState) -> State:
+    """Convert the result of `pack_state` back to the state, and check it."""
+    if packed.numbers.stype != ENCODING:
+        raise UnreadableError("The tensors have an unsupported encoding.")
     try:
         state = from_bytes(packed.header + packed.numbers.data)
-    except (SafetensorError, KeyError, ValueError, RuntimeError):  # whose words could be the site's
-        raise UnreadableError("Its tensors are damaged.") from None
+    except (SafetensorError, KeyError, ValueError, RuntimeError):  # their messages may quote the site
+        raise UnreadableError("The tensors are damaged.") from None
     for name, value in state.items():
         if not name.isprintable():
-            raise UnreadableError("The name of one of its tensors is no name.")
+            raise UnreadableError("A tensor has an unprintable name.")
         if value.dtype not in DTYPE_NAMES:
-            raise UnreadableError(f"Its {name:.80} is of no type that travels.")
+            raise UnreadableError(f"The tensor {name:.80} has an unsupported data type.")
         if value.dtype is torch.bool and value.numel() and value.view(torch.uint8).max() > 1:
-            raise UnreadableError(f"Its {name:.80} is neither true nor false.")
+            raise UnreadableError(f"The tensor {name:.80} is boolean, but not all its values are 0 or 1.")
     return state
 
 
-def _records(facts: dict[str, Any], weights: State, extras: State, made: Made) -> RecordDict:
+def _records(facts: dict[str, Any], weights: State, extras: State, packed: PackedStates) -> RecordDict:
     arrays = {}
     for key, state in ((WEIGHTS, weights), (EXTRAS, extras)):
-        place = tuple((name, id(value)) for name, value in state.items())
-        if place not in made:
-            made[place] = pack_state(state)
-        facts[key] = made[place].header
-        arrays[key] = ArrayRecord({NUMBERS: made[place].numbers})
+        tensors = tuple((name, id(value)) for name, value in state.items())
+        if tensors not in packed:
+            packed[tensors] = pack_state(state)
+        facts[key] = packed[tensors].header
+        arrays[key] = ArrayRecord({NUMBERS: packed[tensors].numbers})
     return RecordDict({FACTS: ConfigRecord(facts), **arrays})
 
 
 def _facts(records: RecordDict) -> Mapping[str, Any]:
     facts = records.get(FACTS)
     if not isinstance(facts, ConfigRecord):
-        raise UnreadableError("It says nothing about itself.")
+        raise UnreadableError("The message has no facts.")
     return facts
 
 
 def _state(records: RecordDict, key: str) -> State:
     arrays = records.get(key)
     if not isinstance(arrays, ArrayRecord) or arrays.keys() != {NUMBERS}:
-        raise UnreadableError(f"It has no {key}.")
-    return unpack_state(Packed(_get(_facts(records), key, bytes), arrays[NUMBERS]))
+        raise UnreadableError(f"The message has no {key}.")
+    return unpack_state(PackedState(_get(_facts(records), key, bytes), arrays[NUMBERS]))
 
 
-def _sentence(facts: Mapping[str, Any], key: str) -> str:
-    """What a site says, as it may enter a log: it can neither begin a line nor steer a terminal."""
-    return _printable(_get(facts, key, str)[:LONGEST])[:LONGEST]
+def _text(facts: Mapping[str, Any], key: str) -> str:
+    """A text from a site, safe for logs: short, on one line, and without control characters."""
+    return _printable(_get(facts, key, str)[:MAX_TEXT])[:MAX_TEXT]
 
 
 def _printable(text: str) -> str:
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _get(facts: Mapping[str, Any], key: str, kind: type[Value]) -> Value:
+def _get(facts: Mapping[str, Any], key: str, expected: type[Value]) -> Value:
     value = facts.get(key)
-    if type(value) is not kind:
-        raise UnreadableError(f"Its {key} is missing or of a wrong kind.")
+    if type(value) is not expected:
+        raise UnreadableError(f"The fact {key} is missing or has the wrong type.")
     return value

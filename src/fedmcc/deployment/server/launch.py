@@ -20,7 +20,7 @@ import tomli_w
 from fedmcc import config
 from fedmcc.config import Config
 from fedmcc.deployment.flower import processes, programs
-from fedmcc.deployment.flower.connectivity import AbsentError, check_connection, healthy
+from fedmcc.deployment.flower.connectivity import UnreachableError, check_connection, is_ready
 from fedmcc.deployment.setup import nginx
 from fedmcc.deployment.setup.create import write_nginx_config
 from fedmcc.deployment.setup.layout import PRIVATE_MODE, FederationSpec, OperatorFolder, make_private_folders
@@ -74,22 +74,22 @@ def serving(operator: OperatorFolder, proxied: bool = True) -> Iterator[Ready]:
     """Flower's server, the sites' keys in it, then the proxy: until the block ends, and nothing after it."""
     spec, program = operator.read_spec(), nginx.require_nginx() if proxied else None
     with ExitStack() as stack:
-        stack.enter_context(processes.alone(operator.server, "server"))
-        processes.sweep(operator.flower_home)  # what a killed server left behind
-        stack.callback(processes.sweep, operator.flower_home)
+        stack.enter_context(processes.exclusive(operator.server, "server"))
+        processes.terminate_all(operator.flower_home)  # what a killed server left behind
+        stack.callback(processes.terminate_all, operator.flower_home)
         make_private_folders([operator.flower_home, operator.logs, operator.server / "proxy"])
         port = spec.control_port if program else spec.port
-        processes.refuse_taken(port)
+        processes.check_port_free(port)
         if program:
-            processes.refuse_taken(spec.port, nginx.local_host(spec))
+            processes.check_port_free(spec.port, nginx.local_host(spec))
         log = operator.logs / "flower.log"
-        processes.set_aside(log)
+        processes.rotate_log(log)
         link = stack.enter_context(
-            processes.running(programs.superlink(operator, port), operator.flower_home, log)
+            processes.running(programs.superlink_command(operator, port), operator.flower_home, log)
         )
-        _await(lambda: healthy(port, operator.authority_certificate), link.poll, log)
+        _await(lambda: is_ready(port, operator.authority_certificate), link.poll, log)
         line = programs.CommandLine(operator.flower_home)
-        line.aim(port, operator.authority_certificate)
+        line.configure(port, operator.authority_certificate)
         nodes = _register(operator, spec, line)
         write_atomically(operator.server / "nodes.json", json.dumps(nodes))
         if program:  # last: no site meets a server that does not know it yet
@@ -166,15 +166,15 @@ def follow(
     """The rounds of a run as they appear on disk, until it is finished; its failure is raised."""
     shown = {(row["stage"], row["round"]) for row in _committed(run)}
     log = ready.operator.logs / "run.log"
-    processes.set_aside(log, 0)
+    processes.rotate_log(log, 0)
     while True:
-        with processes.running(ready.flower.following(number), ready.operator.flower_home, log) as words:
+        with processes.running(ready.flower.log_command(number), ready.operator.flower_home, log) as words:
             while True:
                 over = words.poll() is not None
                 yield from _news(run, rounds, shown)
                 if run.finished:
                     with suppress(TimeoutExpired):  # its last words are worth a moment
-                        words.wait(processes.GRACE)
+                        words.wait(processes.TERMINATION_SECONDS)
                     yield Finished(run.read_json(run.scores_file.name))
                     return
                 if over:
@@ -201,11 +201,13 @@ def plan(run: Run, rounds: Mapping[str, int]) -> Plan:
 def stop(operator: OperatorFolder) -> bool:
     """End the server and all it started; whether there was something to end."""
     operator.read_spec()  # says when this is no federation
-    owner, left = processes.lock_holder(operator.server), processes.at_home(operator.flower_home)
+    owner, left = processes.lock_holder(operator.server), processes.processes_of(operator.flower_home)
     if owner is not None:
         os.kill(owner, signal.SIGTERM)
-        processes.wait_until(lambda: processes.lock_holder(operator.server) is None, 3 * processes.GRACE)
-    processes.sweep(operator.flower_home)
+        processes.wait_until(
+            lambda: processes.lock_holder(operator.server) is None, 3 * processes.TERMINATION_SECONDS
+        )
+    processes.terminate_all(operator.flower_home)
     return owner is not None or bool(left)
 
 
@@ -237,7 +239,7 @@ def _register(operator: OperatorFolder, spec: FederationSpec, line: programs.Com
 def _open(operator: OperatorFolder, spec: FederationSpec) -> bool:
     try:
         check_connection(replace(spec, host=nginx.local_host(spec)).address, operator.authority_certificate)
-    except AbsentError:
+    except UnreachableError:
         return False
     return True
 

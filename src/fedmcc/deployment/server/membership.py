@@ -10,7 +10,7 @@ from typing import NamedTuple
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedmcc.deployment.flower.records import Failed, UnreadableError, pack_greeting, pack_text, unpack_hello
+from fedmcc.deployment.flower.records import Failure, UnreadableError, pack_greeting, pack_text, unpack_hello
 from fedmcc.deployment.messages import Greeting, Hello
 from fedmcc.errors import InputError
 
@@ -150,7 +150,7 @@ class Membership:
         except UnreadableError as error:
             log.warning("A site was turned away: %s", error)
             return
-        if isinstance(hello, Failed):
+        if isinstance(hello, Failure):
             log.warning("A site cannot take part: %s", hello.reason)
         elif sentence := self._objection(hello, node):
             self._turn_away(node, sentence)

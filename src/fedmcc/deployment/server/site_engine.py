@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedmcc.deployment.flower.records import Failed, Made, Replied, UnreadableError, pack_order, unpack_reply
+from fedmcc.deployment.flower.records import (
+    Failure,
+    PackedStates,
+    Reply,
+    UnreadableError,
+    pack_task,
+    unpack_reply,
+)
 from fedmcc.deployment.messages import SiteTask
 from fedmcc.deployment.server.membership import POLL, Membership, pulled
 from fedmcc.federation.engines.base import Engine, Event
@@ -125,7 +132,7 @@ class SiteEngine(Engine):
                 self._drop(task, trouble)
             else:
                 ready.append(task)
-        made: Made = {}
+        made: PackedStates = {}
         sent = self.grid.push_messages([self._message(task, made) for task in ready]) if ready else []
         waiting = {}
         for task, name in zip(ready, sent, strict=True):
@@ -135,10 +142,10 @@ class SiteEngine(Engine):
                 self._drop(task, "its task could not be sent.")
         return waiting
 
-    def _message(self, task: Task, made: Made) -> Message:
+    def _message(self, task: Task, made: PackedStates) -> Message:
         order = SiteTask(*self.charter, self.last.get(task.client), task)
         node = self.roster.members[self.roster.names[task.client]].node
-        return Message(pack_order(order, made), node, "train", ttl=LATE * self.roster.terms.timeout)
+        return Message(pack_task(order, made), node, "train", ttl=LATE * self.roster.terms.timeout)
 
     def _receive(self, waiting: dict[str, Task]) -> Iterator[Event]:
         for sent in list(waiting):
@@ -154,13 +161,13 @@ class SiteEngine(Engine):
             return None
         try:
             answer = (
-                Failed("its answer is no message.")
+                Failure("its answer is no message.")
                 if reply is None
                 else unpack_reply(reply.content, task.client)
             )
         except UnreadableError as error:
             return Refused(task.client, str(error))
-        if isinstance(answer, Replied):
+        if isinstance(answer, Reply):
             self._watch.answered(answer.seconds)
             return answer.update
         self._drop(task, answer.reason)

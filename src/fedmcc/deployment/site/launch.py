@@ -10,7 +10,7 @@ from pathlib import Path
 import tomli_w
 
 from fedmcc.deployment.flower import processes, programs
-from fedmcc.deployment.flower.connectivity import AbsentError, check_connection
+from fedmcc.deployment.flower.connectivity import UnreachableError, check_connection
 from fedmcc.deployment.setup.layout import PRIVATE_MODE, SiteFolder, make_private_folders
 from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import write_atomically
@@ -30,8 +30,8 @@ def run_site(site: SiteFolder, data: Path) -> Iterator[str]:
     data = data.resolve()
     if not data.is_dir():
         raise InputError(f"There is no folder {data}: give the folder of your images as --data.")
-    with processes.alone(site.path, "site"):
-        processes.sweep(site.flower_home)  # what a killed site left behind
+    with processes.exclusive(site.path, "site"):
+        processes.terminate_all(site.flower_home)  # what a killed site left behind
         make_private_folders([site.flower_home, site.logs, site.state])
         options = site.path / "node.toml"
         table = {"client": name, "state-dir": str(site.state), "data": str(data)}
@@ -39,16 +39,16 @@ def run_site(site: SiteFolder, data: Path) -> Iterator[str]:
         try:
             yield from _reconnect(site, server, options)
         finally:
-            processes.sweep(site.flower_home)
+            processes.terminate_all(site.flower_home)
 
 
 def _reconnect(site: SiteFolder, server: str, options: Path) -> Iterator[str]:
     refusals = 0
     while True:
         yield from _reach(site, server)
-        words = programs.supernode(site, server, options, processes.free_port())
+        words = programs.supernode_command(site, server, options, processes.free_port())
         log = site.logs / "site.log"
-        processes.set_aside(log)
+        processes.rotate_log(log)
         start = log.stat().st_size if log.exists() else 0
         with processes.running(words, site.flower_home, log) as process:
             said = yield from _watch(process, log, start)
@@ -58,7 +58,7 @@ def _reconnect(site: SiteFolder, server: str, options: Path) -> Iterator[str]:
         yield (
             f"{server} {_refusal(said)} Trying again." if refusals else "The connection ended: trying again."
         )
-        processes.sweep(site.flower_home)  # work for a server that is gone
+        processes.terminate_all(site.flower_home)  # work for a server that is gone
         time.sleep(PAUSE)
 
 
@@ -69,7 +69,7 @@ def _reach(site: SiteFolder, server: str) -> Iterator[str]:
         try:
             check_connection(server, site.authority_certificate)
             return
-        except AbsentError as error:
+        except UnreachableError as error:
             if not told:
                 yield f"{server} does not answer ({error}): waiting for it."
                 told = True
