@@ -1,6 +1,6 @@
-"""What every stage that trains promises about chunks: registering a method in METHODS is testing it."""
+"""What every stage that trains promises about chunks: registering a method or a clustering is testing it."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,45 +8,17 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedmcc.messages import Task
-from fedmcc.methods import METHODS
 from fedmcc.networks.convnet import ConvNet, ConvNetOptions
-from fedmcc.networks.initialise import initialise
-from fedmcc.numerics.state_dicts import detached, select
 from fedmcc.training import chunked
 from fedmcc.training.loop import Training, train, trainable
 
 N = 11
 CHUNKS = (1, 3, N - 1, N)
-OPTIONAL = {"fedmcc-plus": {"polish_rounds": 1}}  # stages that are off by default
 EXACT = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
-def _method(name, norm):
-    """The method with its defaults, but narrow layers, all stages, and this normalisation."""
-    kind = METHODS[name]
-    small = {field.name: 32 for field in fields(kind) if type(field.default) is int and field.default > 64}
-    norms = {field.name: norm for field in fields(kind) if field.name == "norm"}
-    return kind(**small | norms | OPTIONAL.get(name, {}))
-
-
-TRAINING = [
-    (name, number)
-    for name in METHODS
-    for number, stage in enumerate(_method(name, "group").stages())
-    if stage.trained
-]
-over_training = pytest.mark.parametrize(("name", "number"), TRAINING)
-
-
-def _built(name, number, norm, dtype=torch.float64):
-    encoder = ConvNetOptions(width=4, norm=norm).build(1, 8)
-    method = _method(name, norm)
-    net = method.build(encoder, encoder.features, 4)
-    initialise(net, torch.Generator().manual_seed(0))
-    stage = method.stages()[number]
-    shared = detached(select(net.state_dict(), stage.shared))
-    stage.receive(net, Task(0, stage.name, 1, shared), {"samples": torch.tensor(16)})
+def _built(case, norm, dtype=torch.float64):
+    net, stage = case.build(norm)
     trainable(net, stage)
     return net.to(dtype), stage
 
@@ -85,12 +57,11 @@ def _error(found, expected):
     return float((apart / sum(value.square().sum() for value in expected.values())).sqrt())
 
 
-@over_training
 @pytest.mark.parametrize("norm", ["group", "batch"])
 @pytest.mark.parametrize("dtype", EXACT)
-def test_chunks_have_the_gradient_of_the_whole_batch(name, number, norm, dtype):
+def test_chunks_have_the_gradient_of_the_whole_batch(training_case, norm, dtype):
     with torch.random.fork_rng():
-        net, stage = _built(name, number, norm, dtype)
+        net, stage = _built(training_case, norm, dtype)
         _freeze_statistics(net)
     loss, outputs, expected = _in_one_pass(net, stage, _pair(dtype))
     for chunk in CHUNKS:
@@ -101,9 +72,8 @@ def test_chunks_have_the_gradient_of_the_whole_batch(name, number, norm, dtype):
             torch.testing.assert_close(own, other.detach(), rtol=1e-4, atol=1e-5)
 
 
-@over_training
-def test_autograd_and_the_closed_form_give_the_same_gradient(name, number):
-    net, stage = _built(name, number, "group")
+def test_autograd_and_the_closed_form_give_the_same_gradient(training_case):
+    net, stage = _built(training_case, "group")
     chunked.backward(net, stage, _pair(), 4, closed_form=True)
     expected = _gradient(net)
     chunked.backward(net, stage, _pair(), 4, closed_form=False)
@@ -139,9 +109,8 @@ def _renamed(state):
     return {key.replace(".norm.", "."): value for key, value in state.items()}
 
 
-@over_training
-def test_ghost_statistics_are_those_of_a_network_that_normalises_the_chunks(name, number):
-    (net, stage), (twin, _) = (_built(name, number, "batch") for _ in range(2))
+def test_ghost_statistics_are_those_of_a_network_that_normalises_the_chunks(training_case):
+    (net, stage), (twin, _) = (_built(training_case, "batch") for _ in range(2))
     _explicit(twin, chunked.split(N, 4))
     _, _, expected = _in_one_pass(twin, stage, _pair())
     chunked.backward(net, stage, _pair(), 4)
@@ -152,9 +121,8 @@ def test_ghost_statistics_are_those_of_a_network_that_normalises_the_chunks(name
         torch.testing.assert_close(states[0][key], states[1][key], rtol=1e-10, atol=1e-12)
 
 
-@over_training
-def test_a_training_step_in_chunks_is_the_step_of_the_whole_batch(name, number):
-    (net, stage), (twin, _) = (_built(name, number, "group") for _ in range(2))
+def test_a_training_step_in_chunks_is_the_step_of_the_whole_batch(training_case):
+    (net, stage), (twin, _) = (_built(training_case, "group") for _ in range(2))
     pairs = [_pair()[:]] * 3
     for each, chunks in ((net, chunked.Chunks(4)), (twin, None)):
         optimizer = Training(optimizer="sgd", learning_rate=0.1).build_optimizer(trainable(each, stage))
@@ -182,9 +150,8 @@ def _images_seen(net, work):
     return {path: sum(counts) for path, counts in seen.items()}
 
 
-@over_training
-def test_what_is_not_trained_passes_once_and_what_is_trained_twice(name, number):
-    net, stage = _built(name, number, "group")
+def test_what_is_not_trained_passes_once_and_what_is_trained_twice(training_case):
+    net, stage = _built(training_case, "group")
     single = _images_seen(net, lambda: stage.represent(net, *_pair()[:]))
     double = _images_seen(net, lambda: chunked.backward(net, stage, _pair(), 4))
     assert sum(single.values()) >= N
@@ -193,8 +160,8 @@ def test_what_is_not_trained_passes_once_and_what_is_trained_twice(name, number)
         assert double[path] == count * (2 if trained else 1)
 
 
-def test_a_dictionary_and_a_base_model_are_exact_as_well():
-    net, stage = _built("fedca", 0, "group")
+def test_a_dictionary_and_a_base_model_are_exact_as_well(cases):
+    net, stage = _built(next(case for case in cases if case.name == "fedca"), "group")
     draw = torch.Generator().manual_seed(1)
     net.foreign = F.normalize(torch.randn(9, 32, generator=draw, dtype=torch.float64), dim=1)
     net.base = ConvNetOptions(width=4, norm="group").build(1, 8).double().requires_grad_(False)

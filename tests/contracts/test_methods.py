@@ -1,4 +1,4 @@
-"""What every method promises: registering one in METHODS is testing it."""
+"""What every method and clustering promises: registering one is testing it."""
 
 from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
@@ -9,36 +9,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedmcc.data.synthetic import Synthetic
-from fedmcc.messages import Task, Update
-from fedmcc.methods import METHODS
-from fedmcc.networks.convnet import ConvNetOptions
-from fedmcc.networks.initialise import initialise
+from fedmcc.messages import Update
+from fedmcc.methods import CLUSTERINGS, METHODS
 from fedmcc.numerics.state_dicts import detached, select
 from fedmcc.training.loop import Training, train, trainable
 from fedmcc.views import preset
 
-STAGES = [(name, number) for name, kind in METHODS.items() for number in range(len(kind().stages()))]
-TRAINING = [(name, number) for name, number in STAGES if METHODS[name]().stages()[number].trained]
-over_stages = pytest.mark.parametrize(("name", "number"), STAGES)
-over_training = pytest.mark.parametrize(("name", "number"), TRAINING)
-
-
-def _small(kind):
-    """The method with its defaults, but layers and queues of thousands cut down to 32: tests are short."""
-    return kind(
-        **{field.name: 32 for field in fields(kind) if type(field.default) is int and field.default > 64}
-    )
-
-
-def _built(name, number=0):
-    encoder = ConvNetOptions(width=4, norm="group").build(1, 8)
-    method = _small(METHODS[name])
-    net = method.build(encoder, encoder.features, 4)
-    initialise(net, torch.Generator().manual_seed(0))
-    stage = method.stages()[number]
-    memory = {"samples": torch.tensor(16)}  # as a client puts it in
-    stage.receive(net, Task(0, stage.name, 1, detached(select(net.state_dict(), stage.shared))), memory)
-    return net, stage
+REGISTRIES = {"method": METHODS, "clustering": CLUSTERINGS}
+over_entries = pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, id=name) for kinds in REGISTRIES.values() for name, kind in kinds.items()],
+)
 
 
 def _views(n, seed=0):
@@ -46,9 +27,8 @@ def _views(n, seed=0):
     return a, b
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_method_is_a_frozen_dataclass_with_defaults_and_a_sentence(name):
-    kind = METHODS[name]
+@over_entries
+def test_an_entry_is_a_frozen_dataclass_with_defaults_and_a_sentence(kind):
     assert is_dataclass(kind)
     assert kind.__dataclass_params__.frozen
     assert kind() == kind()  # every field has a default
@@ -56,17 +36,34 @@ def test_a_method_is_a_frozen_dataclass_with_defaults_and_a_sentence(name):
     assert not kind.__doc__.startswith(f"{kind.__name__}(")  # the docstring that dataclass makes up
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_stages_have_names_of_their_own_that_fit_in_a_file_name(name):
-    names = [stage.name for stage in METHODS[name]().stages()]
+def _stage_names(cases, name):
+    return [case.stage("group").name for case in cases if case.name == name]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_stages_whose_names_fit_in_a_file_name(cases, method):
+    names = _stage_names([case for case in cases if case.registry == "method"], method)
     assert names
-    assert len(set(names)) == len(names)
     assert all(name.replace("_", "").replace("-", "").isalnum() for name in names)
 
 
-@over_stages
-def test_declared_parts_exist_and_what_is_frozen_is_not_trained(name, number):
-    net, stage = _built(name, number)
+@pytest.mark.parametrize("clustering", CLUSTERINGS)
+@pytest.mark.parametrize("method", METHODS)
+def test_no_two_stages_of_a_run_share_a_name(cases, method, clustering):
+    of_method = [case for case in cases if (case.registry, case.name) == ("method", method)]
+    names = _stage_names(of_method, method)
+    if of_method[0].build()[0].online.cluster_projector is None:  # else no clustering may follow it
+        names += _stage_names([case for case in cases if case.registry == "clustering"], clustering)
+    assert len(set(names)) == len(names)
+
+
+def test_stages_that_are_off_by_default_are_tested(cases):
+    assert {"polish", "choice"} <= set(_stage_names(cases, "fedmcc-plus"))
+    assert {case.name for case in cases if case.registry == "clustering"} == {"mcc", "kmeans", "spectral"}
+
+
+def test_declared_parts_exist_and_what_is_frozen_is_not_trained(case):
+    net, stage = case.build()
     for part in (*stage.trained, *stage.shared, *stage.frozen):
         net.get_submodule(part)
     trained = set(select(net.state_dict(), stage.trained))
@@ -75,18 +72,16 @@ def test_declared_parts_exist_and_what_is_frozen_is_not_trained(name, number):
     assert stage.epochs >= (1 if stage.trained else 0)
 
 
-@over_training
-def test_outputs_are_a_named_tuple_with_a_row_per_image(name, number):
-    net, stage = _built(name, number)
+def test_outputs_are_a_named_tuple_with_a_row_per_image(training_case):
+    net, stage = training_case.build()
     outputs = stage.represent(net, *_views(5))
     assert outputs._fields
     assert all(isinstance(output, Tensor) and len(output) == 5 for output in outputs)
 
 
-@over_training
 @pytest.mark.parametrize("rows", [slice(0, 3), slice(3, 4), slice(1, 7, 2)])
-def test_any_slice_of_a_batch_gives_the_same_rows(name, number, rows):
-    net, stage = _built(name, number)
+def test_any_slice_of_a_batch_gives_the_same_rows(training_case, rows):
+    net, stage = training_case.build()
     net.eval()  # BatchNorm, where a method has it, mixes the rows of a batch in train mode
     a, b = _views(7)
     whole, part = stage.represent(net, a, b), stage.represent(net, a[rows], b[rows])
@@ -94,10 +89,9 @@ def test_any_slice_of_a_batch_gives_the_same_rows(name, number, rows):
         torch.testing.assert_close(output, expected[rows], rtol=1e-5, atol=1e-6)
 
 
-@over_training
 @pytest.mark.parametrize("n", [2, 16])
-def test_loss_is_a_finite_number_with_a_gradient_for_every_trained_part(name, number, n):
-    net, stage = _built(name, number)
+def test_loss_is_a_finite_number_with_a_gradient_for_every_trained_part(training_case, n):
+    net, stage = training_case.build()
     trainable(net, stage)
     loss = stage.loss(stage.represent(net, *_views(n)))
     loss.backward()
@@ -109,9 +103,8 @@ def test_loss_is_a_finite_number_with_a_gradient_for_every_trained_part(name, nu
         assert all(gradient is None or torch.isfinite(gradient).all() for gradient in gradients)
 
 
-@over_training
-def test_a_step_changes_what_is_trained_and_else_only_the_target(name, number):
-    net, stage = _built(name, number)
+def test_a_step_changes_what_is_trained_and_else_only_the_target(training_case):
+    net, stage = training_case.build()
     before = deepcopy(dict(net.named_parameters()))
     optimizer = Training().build_optimizer(trainable(net, stage))
     list(train(net, stage, [_views(8)], optimizer))
@@ -122,10 +115,9 @@ def test_a_step_changes_what_is_trained_and_else_only_the_target(name, number):
         assert changed & set(select(before, (part,)))
 
 
-@over_training
-def test_steps_of_the_optimiser_lower_the_loss_of_a_batch(name, number):
+def test_steps_of_the_optimiser_lower_the_loss_of_a_batch(training_case):
     """What follows a step, such as a queue that fills, is left out: it may raise the loss."""
-    net, stage = _built(name, number)
+    net, stage = training_case.build()
     optimizer = Training(learning_rate=3e-3).build_optimizer(trainable(net, stage))
     images = torch.from_numpy(Synthetic(samples=16, size=8, channels=1).load().images)
     draw = torch.Generator().manual_seed(0)
@@ -147,9 +139,8 @@ def _replies(net, stage):
     return [Update(client, stage.name, 1, 40, 0.5, shared, extras) for client in range(2)]
 
 
-@over_stages
-def test_the_servers_step_answers_with_weights_of_the_model_and_all_that_was_trained(name, number):
-    net, stage = _built(name, number)
+def test_the_servers_step_answers_with_weights_of_the_model_and_all_that_was_trained(case):
+    net, stage = case.build()
     updates, model = _replies(net, stage), detached(net.state_dict())
     weights, back = stage.combine(updates, model)
     assert weights.keys() <= model.keys()
@@ -158,9 +149,8 @@ def test_the_servers_step_answers_with_weights_of_the_model_and_all_that_was_tra
     assert all(isinstance(value, Tensor) for value in back.values())
 
 
-@over_stages
-def test_a_stage_objects_to_extras_that_its_clients_do_not_send(name, number):
-    net, stage = _built(name, number)
+def test_a_stage_objects_to_extras_that_its_clients_do_not_send(case):
+    net, stage = case.build()
     update = _replies(net, stage)[0]
     assert stage.extras_error(update) == ""
     hostile = [{**update.extras, "more": torch.zeros(1)}]
@@ -174,9 +164,9 @@ def test_a_stage_objects_to_extras_that_its_clients_do_not_send(name, number):
         assert stage.extras_error(replace(update, extras=extras)).endswith(".")
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_fields_that_may_be_left_open_are_open_by_default(name):
+@over_entries
+def test_fields_that_may_be_left_open_are_open_by_default(kind):
     """None is not written to config.toml: reading it back must give None again."""
-    for field in fields(METHODS[name]):
+    for field in fields(kind):
         if "None" in str(field.type):
             assert field.default is None
