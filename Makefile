@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench bench-memory lock clean
+.PHONY: help install demo test check docs bench bench-memory lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -29,6 +29,9 @@ check: $(READY)  ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache > .venv/layers.txt || (cat .venv/layers.txt; exit 1)
 
+docs: $(READY)  ## build the documentation as a website, in site/
+	$(BIN)/mkdocs build --strict --quiet
+
 bench: $(READY)  ## measure speed, as ratios within one run, into results/benchmarks.md
 	$(BIN)/python benchmarks/all.py
 
@@ -38,9 +41,9 @@ bench-memory: $(READY)  ## measure peak memory against the batch size, takes lon
 lock:  ## choose versions anew and write requirements.lock (torch stays at its pin)
 	rm -rf .venv && $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet "torch==$$(sed -n 's/^torch==//p' requirements.lock)"
-	$(BIN)/pip install --quiet --editable ".[bench,dev,figures,flower,privacy,simulation,tensorboard]"
+	$(BIN)/pip install --quiet --editable ".[bench,dev,docs,figures,flower,privacy,simulation,tensorboard]"
 	$(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements.lock
 	@touch $(READY)
 
-clean:  ## remove .venv and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean:  ## remove .venv, site and caches
+	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis

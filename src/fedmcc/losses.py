@@ -22,6 +22,17 @@ from fedmcc.numerics.loss_gradients import (
     contrast_by_closed_form,
 )
 
+__all__ = [
+    "Quartet",
+    "cluster_balance",
+    "contrast",
+    "cosine_distance",
+    "in_blocks",
+    "momentum_contrast",
+    "nt_xent",
+    "spectral_contrast",
+]
+
 Scalar = Float[Tensor, ""]
 Anchor = Literal["paper", "online"]
 
