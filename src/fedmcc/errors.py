@@ -1,15 +1,15 @@
-"""What goes wrong by a person's input, said in one sentence that names the thing and the remedy."""
+"""Errors caused by the user's input: one sentence that names the problem and the remedy."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class InputError(Exception):
-    """The user's input was wrong: the CLI prints the sentence and exits with code 2."""
+    """The user's input is wrong; the command line prints the message and exits with code 2."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """`Unknown method 'mc'. Did you mean 'mcc'?`, or the list when nothing is close."""
+    """Build an error that suggests a similar name, or lists all known names if none is similar."""
     known = sorted(known)
     close = get_close_matches(name, known, n=1)
     hint = f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(known)}."

@@ -1,4 +1,4 @@
-"""k-means centres."""
+"""k-means and the merging of small clusters."""
 
 import numpy as np
 import pytest
@@ -10,22 +10,22 @@ ROWS = np.concatenate(
 )
 
 
-def test_no_centre_stands_for_fewer_rows_than_it_must():
-    found, sizes = kmeans.merge_small_clusters(ROWS, kmeans.fit(ROWS, 8, seed=0), smallest=10)
+def test_no_cluster_is_smaller_than_the_minimum():
+    centres, sizes = kmeans.merge_small_clusters(ROWS, kmeans.fit(ROWS, 8, seed=0), min_size=10)
     assert sizes.min() >= 10
     assert sizes.sum() == len(ROWS)
-    np.testing.assert_allclose(sizes @ found, ROWS.sum(axis=0))  # each is the mean of its rows
+    np.testing.assert_allclose(sizes @ centres, ROWS.sum(axis=0))  # each centre is the mean of its rows
 
 
-def test_lone_rows_join_the_nearest_centre():
-    found, sizes = kmeans.merge_small_clusters(ROWS, kmeans.fit(ROWS, 3, seed=0), smallest=3)
+def test_rows_of_small_clusters_join_the_nearest_centre():
+    centres, sizes = kmeans.merge_small_clusters(ROWS, kmeans.fit(ROWS, 3, seed=0), min_size=3)
     assert sorted(sizes.tolist()) == [32, 40]
-    assert np.abs(found[sizes.argmin()] - ROWS[40:].mean(axis=0)).max() < 1e-9
+    assert np.abs(centres[sizes.argmin()] - ROWS[40:].mean(axis=0)).max() < 1e-9
 
 
-@pytest.mark.parametrize(("smallest", "count"), [(1, 8), (1000, 1)])
-def test_without_a_limit_all_centres_stay_and_one_always_does(smallest, count):
+@pytest.mark.parametrize(("min_size", "count"), [(1, 8), (1000, 1)])
+def test_a_minimum_of_one_keeps_all_centres_and_one_always_remains(min_size, count):
     model = kmeans.fit(ROWS, 8, seed=0)
-    found, sizes = kmeans.merge_small_clusters(ROWS, model, smallest)
-    assert len(found) == len(sizes) == count
-    assert smallest > 1 or np.array_equal(found, model.cluster_centers_)
+    centres, sizes = kmeans.merge_small_clusters(ROWS, model, min_size)
+    assert len(centres) == len(sizes) == count
+    assert min_size > 1 or np.array_equal(centres, model.cluster_centers_)

@@ -43,15 +43,15 @@ def _slow(u, v, positive):
 
 def _differences(function, x, step=1e-5):
     """The gradient of a function at x by central differences."""
-    found = torch.zeros_like(x)
+    gradient = torch.zeros_like(x)
     for place in range(x.numel()):
         ends = []
         for sign in (1, -1):
             moved = x.clone()
             moved.view(-1)[place] += sign * step
             ends.append(float(function(moved)))
-        found.view(-1)[place] = (ends[0] - ends[1]) / (2 * step)
-    return found
+        gradient.view(-1)[place] = (ends[0] - ends[1]) / (2 * step)
+    return gradient
 
 
 def _autograd(loss, *inputs):
@@ -59,45 +59,47 @@ def _autograd(loss, *inputs):
     return torch.autograd.grad(loss(*leaves), leaves)
 
 
-def _close(found, expected, tolerance=1e-8):
-    assert (found - expected).norm() < tolerance * expected.norm()
+def _close(actual, expected, tolerance=1e-8):
+    assert (actual - expected).norm() < tolerance * expected.norm()
 
 
 @over_forms
 def test_the_closed_forms_of_the_contrast_are_finite_differences_of_it(positive):
     u, v = _rows()
-    found = contrast_gradients(u, v, ContrastOptions(TAU, positive))
-    _close(found.u, _differences(lambda x: _slow(x, v, positive), u))
-    _close(found.v, _differences(lambda x: _slow(u, x, positive), v))
+    gradients = contrast_gradients(u, v, ContrastOptions(TAU, positive))
+    _close(gradients.u, _differences(lambda x: _slow(x, v, positive), u))
+    _close(gradients.v, _differences(lambda x: _slow(u, x, positive), v))
 
 
 @over_forms
 def test_the_closed_forms_of_the_contrast_agree_with_autograd(positive):
     u, v = _rows()
-    found = contrast_gradients(u, v, ContrastOptions(TAU, positive))
-    for own, expected in zip(found[:2], _autograd(lambda *x: contrast(*x, TAU, positive), u, v), strict=True):
-        _close(own, expected)
+    gradients = contrast_gradients(u, v, ContrastOptions(TAU, positive))
+    for actual, expected in zip(
+        gradients[:2], _autograd(lambda *x: contrast(*x, TAU, positive), u, v), strict=True
+    ):
+        _close(actual, expected)
 
 
 @over_forms
 def test_the_closed_forms_for_columns_agree_with_autograd_and_differences(positive):
     y_a, y_b = (rows.softmax(dim=1) for rows in _rows(6, 4))
-    found = cluster_contrast_gradients(y_a, y_b, ContrastOptions(TAU, positive))
+    gradients = cluster_contrast_gradients(y_a, y_b, ContrastOptions(TAU, positive))
     expected = _autograd(lambda a, b: contrast(a.T, b.T, TAU, positive), y_a, y_b)
-    for own, other in zip(found, expected, strict=True):
-        _close(own, other)
-    _close(found[0], _differences(lambda y: _slow(y.T, y_b.T, positive), y_a))
-    _close(found[1], _differences(lambda y: _slow(y_a.T, y.T, positive), y_b))
+    for actual, by_autograd in zip(gradients, expected, strict=True):
+        _close(actual, by_autograd)
+    _close(gradients[0], _differences(lambda y: _slow(y.T, y_b.T, positive), y_a))
+    _close(gradients[1], _differences(lambda y: _slow(y_a.T, y.T, positive), y_b))
 
 
 def test_the_closed_form_of_the_entropy_agrees_with_autograd_and_differences():
     (y,) = (rows.softmax(dim=1) for rows in _rows(6, 4, count=1))
-    found = balance_gradient(y)
-    _close(found, _autograd(cluster_balance, y)[0])
-    _close(found, _differences(cluster_balance, y))
+    gradient = balance_gradient(y)
+    _close(gradient, _autograd(cluster_balance, y)[0])
+    _close(gradient, _differences(cluster_balance, y))
 
 
-def test_the_closed_form_of_the_entropy_knows_signs():
+def test_the_closed_form_of_the_entropy_handles_negative_values():
     (c,) = _rows(6, 4, count=1)
     assert (c < 0).any()
     _close(balance_gradient(c), _differences(cluster_balance, c))
@@ -152,27 +154,27 @@ def test_blocks_give_the_loss_and_the_gradients_of_the_whole(positive, block):
     u, v = _rows(12)
     dense, blocks = ContrastOptions(TAU, positive, 12), ContrastOptions(TAU, positive, block)
     _close(contrast_value(u, v, blocks), contrast(u, v, TAU, positive), 1e-14)
-    for own, expected in zip(
+    for actual, expected in zip(
         contrast_gradients(u, v, blocks)[:2], contrast_gradients(u, v, dense)[:2], strict=True
     ):
-        _close(own, expected, 1e-13)
+        _close(actual, expected, 1e-13)
 
 
 @over_forms
 @over_blocks
 @pytest.mark.parametrize("by", [contrast_by_closed_form, contrast_by_autograd])
-def test_both_ways_through_blocks_agree_with_the_dense_loss_and_what_else_repels(by, positive, block):
+def test_both_blockwise_losses_agree_with_the_dense_loss_with_further_negatives(by, positive, block):
     u, v = _rows(12)
     further = torch.linspace(-2, 3, 12, dtype=torch.float64)
-    inputs, form = (u, v, further), ContrastOptions(TAU, positive, block)
+    inputs, options = (u, v, further), ContrastOptions(TAU, positive, block)
     dense = lambda a, b, f: contrast(a, b, TAU, positive, f)  # noqa: E731
-    _close(by(u, v, form, further), dense(*inputs), 1e-14)
-    found = _autograd(lambda a, b, f: 3 * by(a, b, form, f), *inputs)
-    for own, expected in zip(found, _autograd(dense, *inputs), strict=True):
-        _close(own, 3 * expected, 1e-13)
+    _close(by(u, v, options, further), dense(*inputs), 1e-14)
+    gradients = _autograd(lambda a, b, f: 3 * by(a, b, options, f), *inputs)
+    for actual, expected in zip(gradients, _autograd(dense, *inputs), strict=True):
+        _close(actual, 3 * expected, 1e-13)
 
 
-def test_what_is_asked_for_no_gradient_gets_none():
+def test_an_input_that_needs_no_gradient_gets_none():
     u, v = _rows()
     (only,) = torch.autograd.grad(contrast_by_closed_form(u, v.requires_grad_(), ContrastOptions(TAU)), v)
     _close(only, contrast_gradients(u, v.detach(), ContrastOptions(TAU)).v, 1e-14)
@@ -182,9 +184,9 @@ def test_what_is_asked_for_no_gradient_gets_none():
 def test_low_temperatures_and_zero_rows_stay_finite_in_single_precision(temperature):
     u, v = (rows.float() for rows in _rows(8))
     u[0] = 0
-    form = ContrastOptions(temperature)
-    assert torch.isfinite(contrast_value(u, v, form))
-    assert all(torch.isfinite(slope).all() for slope in contrast_gradients(u, v, form)[:2])
+    options = ContrastOptions(temperature)
+    assert torch.isfinite(contrast_value(u, v, options))
+    assert all(torch.isfinite(gradient).all() for gradient in contrast_gradients(u, v, options)[:2])
 
 
 @pytest.mark.parametrize("closed_form", [True, False])
@@ -193,9 +195,9 @@ def test_losses_in_blocks_are_the_same_losses(closed_form):
     for loss in (lambda a, b: contrast(a, b, TAU), lambda a, b: spectral_contrast(a, b, 2.0)):
         expected = loss(u, v), *_autograd(loss, u, v)
         with in_blocks(closed_form):
-            found = loss(u, v), *_autograd(loss, u, v)
-        for own, other in zip(found, expected, strict=True):
-            _close(own, other, 1e-12)
+            in_row_blocks = loss(u, v), *_autograd(loss, u, v)
+        for actual, dense in zip(in_row_blocks, expected, strict=True):
+            _close(actual, dense, 1e-12)
 
 
 @pytest.mark.parametrize("closed_form", [True, False])

@@ -1,4 +1,4 @@
-"""Normalised cuts on graphs whose parts are known."""
+"""Normalised cuts of graphs with known parts."""
 
 import numpy as np
 import pytest
@@ -9,14 +9,14 @@ from fedmcc.numerics.normalized_cut import cost, cut
 
 
 def _graph(sizes, inside=1.0, between=0.01, seed=0):
-    """A symmetric graph of blocks, noisy, and the block of every node."""
+    """A noisy symmetric graph of blocks, and the block of every node."""
     blocks = np.repeat(np.arange(len(sizes)), sizes)
     means = np.where(blocks[:, None] == blocks, inside, between)
     noise = np.random.default_rng(seed).uniform(0.5, 1.5, means.shape)
     return means * (noise + noise.T) / 2, blocks
 
 
-def test_blocks_that_hang_together_are_found():
+def test_densely_connected_blocks_are_recovered():
     affinity, blocks = _graph([7, 9, 8, 12])
     assert accuracy(blocks, cut(affinity, 4)) == 1.0
 
@@ -54,13 +54,13 @@ def test_of_two_cuts_of_the_same_weight_the_balanced_one_costs_less():
     assert cost(affinity, even, 2, 0.0) == pytest.approx(cost(affinity, uneven, 2, 0.0))
 
 
-def test_nodes_without_edges_do_no_harm():
+def test_nodes_without_edges_are_allowed():
     affinity, blocks = _graph([6, 6])
     alone = np.zeros((14, 14))
     alone[:12, :12] = affinity
-    found = cut(alone, 2)
-    assert found.shape == (14,)
-    assert accuracy(blocks, found[:12]) == 1.0
+    parts = cut(alone, 2)
+    assert parts.shape == (14,)
+    assert accuracy(blocks, parts[:12]) == 1.0
 
 
 def test_as_many_parts_as_nodes_leave_each_node_alone():

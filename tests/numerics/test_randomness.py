@@ -31,7 +31,7 @@ def test_derived_seeds_fit_every_generator():
     np.random.default_rng(seeds[0])
 
 
-def test_generators_leave_the_global_ones_alone():
+def test_generators_do_not_change_the_global_ones():
     before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     torch.rand(10, generator=generator(0, "views"))
     assert torch.equal(before, torch.get_rng_state())
@@ -39,7 +39,7 @@ def test_generators_leave_the_global_ones_alone():
 
 
 def test_derived_seeds_stay_the_same_from_version_to_version():
-    """A run is resumed with the numbers it began with: seed, crc32("train") and a closing 1."""
+    """A resumed run must use the same numbers: seed, crc32("train") and a final 1."""
     expected = int(np.random.SeedSequence([5, 1550247075, 1]).generate_state(1, np.uint64)[0]) // 2
     assert derive(5, "train") == expected
 
@@ -49,7 +49,7 @@ def test_places_that_differ_in_a_trailing_zero_are_apart():
 
 
 class Accelerator:
-    """A device's generator: its state is how many numbers were drawn."""
+    """Stand-in for a device module whose generator state is the number of draws."""
 
     def __init__(self, *names):
         self.names, self.drawn = names, 0
@@ -63,7 +63,7 @@ class Accelerator:
         self.drawn = int(state)
 
 
-def test_global_state_brings_the_cpus_numbers_back():
+def test_global_random_state_restores_the_cpu_generator():
     with torch.random.fork_rng():
         state = GlobalRandomState.of(torch.device("cpu"))
         first = torch.rand(3)
@@ -72,10 +72,10 @@ def test_global_state_brings_the_cpus_numbers_back():
 
 
 @pytest.mark.parametrize("name", ["cuda:1", "mps"])
-def test_global_state_brings_a_devices_numbers_back_as_well(monkeypatch, name):
+def test_global_random_state_restores_the_generator_of_a_device(monkeypatch, name):
     device = torch.device(name)
     accelerator = Accelerator() if name == "mps" else Accelerator(device)
-    monkeypatch.setattr(torch, "get_device_module", lambda asked: {device: accelerator}[asked])
+    monkeypatch.setattr(torch, "get_device_module", lambda requested: {device: accelerator}[requested])
     accelerator.drawn = 5
     state = GlobalRandomState.of(device)
     accelerator.drawn = 9

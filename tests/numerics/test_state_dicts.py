@@ -25,19 +25,19 @@ def _states(count, seed=0):
 
 def test_average_is_the_weighted_sum_in_double_precision():
     states, weights = _states(4), [10.0, 3.0, 1.0, 700.0]
-    found = weighted_average(states, weights)
+    result = weighted_average(states, weights)
     for name in ("w", "b"):
         stacked = np.stack([state[name].numpy().astype(np.float64) for state in states])
         expected = np.tensordot(np.array(weights) / 714.0, stacked, axes=1).astype(np.float32)
-        assert found[name].dtype == torch.float32
-        np.testing.assert_allclose(found[name].numpy(), expected, rtol=1e-7)
+        assert result[name].dtype == torch.float32
+        np.testing.assert_allclose(result[name].numpy(), expected, rtol=1e-7)
 
 
 def test_average_of_one_state_is_that_state():
     (state,) = _states(1)
-    found = weighted_average([state], [37.0])
-    assert found.keys() == state.keys()
-    assert all(torch.equal(found[name], state[name]) for name in state)
+    result = weighted_average([state], [37.0])
+    assert result.keys() == state.keys()
+    assert all(torch.equal(result[name], state[name]) for name in state)
 
 
 def test_average_does_not_lose_small_weights_among_many_clients():
@@ -48,9 +48,9 @@ def test_average_does_not_lose_small_weights_among_many_clients():
 
 def test_integer_counters_take_their_maximum_and_stay_integers():
     states = [{"count": torch.tensor(value)} for value in (7, 12, 3)]
-    found = weighted_average(states, [100.0, 1.0, 1.0])["count"]
-    assert found.dtype == torch.int64
-    assert found.item() == 12
+    result = weighted_average(states, [100.0, 1.0, 1.0])["count"]
+    assert result.dtype == torch.int64
+    assert result.item() == 12
 
 
 def test_average_keeps_half_precision():
@@ -58,12 +58,12 @@ def test_average_keeps_half_precision():
         {"w": torch.tensor([1.0], dtype=torch.bfloat16)},
         {"w": torch.tensor([3.0], dtype=torch.bfloat16)},
     ]
-    found = weighted_average(states, [1.0, 3.0])["w"]
-    assert found.dtype == torch.bfloat16
-    assert found.item() == 2.5
+    result = weighted_average(states, [1.0, 3.0])["w"]
+    assert result.dtype == torch.bfloat16
+    assert result.item() == 2.5
 
 
-def test_selection_takes_whole_names_only():
+def test_selection_matches_whole_names_only():
     names = ("online.encoder.w", "online.encoder2.w", "online.encoder", "target.online.encoder.w")
     state = {name: torch.zeros(1) for name in names}
     assert set(select(state, ["online.encoder"])) == {"online.encoder.w", "online.encoder"}
@@ -74,15 +74,15 @@ def test_selection_takes_whole_names_only():
     }
 
 
-def test_below_undoes_prefixed_and_ignores_other_prefixes():
+def test_strip_prefix_undoes_add_prefix_and_ignores_other_prefixes():
     (state,) = _states(1)
     mixed = add_prefix("net", state) | {"network.w": torch.zeros(1), "net": torch.zeros(1)}
-    found = strip_prefix("net", mixed)
-    assert found.keys() == state.keys()
-    assert all(found[name] is state[name] for name in state)
+    result = strip_prefix("net", mixed)
+    assert result.keys() == state.keys()
+    assert all(result[name] is state[name] for name in state)
 
 
-def test_detached_state_is_left_alone_by_training():
+def test_detached_state_is_not_changed_by_training():
     net = nn.Linear(2, 2)
     copy = detached(net.state_dict())
     before = {name: value.clone() for name, value in copy.items()}
@@ -93,7 +93,7 @@ def test_detached_state_is_left_alone_by_training():
     assert not any(value.requires_grad for value in detached(dict(net.named_parameters())).values())
 
 
-def test_adopting_overwrites_the_named_tensors_and_leaves_the_others():
+def test_copy_into_overwrites_the_given_tensors_and_leaves_the_others():
     net = nn.Linear(2, 2)
     bias = net.bias.detach().clone()
     copy_into(net, {"weight": torch.full((2, 2), 5.0)})
@@ -101,42 +101,42 @@ def test_adopting_overwrites_the_named_tensors_and_leaves_the_others():
     assert torch.equal(net.bias.detach(), bias)
 
 
-def test_adopting_an_unexpected_name_is_an_error():
+def test_copying_an_unknown_name_is_an_error():
     with pytest.raises(KeyError, match=r"weights"):
         copy_into(nn.Linear(2, 2), {"weights": torch.zeros(2, 2)})
 
 
-def test_bytes_are_those_of_the_numbers():
+def test_size_in_bytes_counts_the_elements():
     state = {"a": torch.zeros(3, 5), "b": torch.zeros(2, dtype=torch.int64), "c": torch.zeros(())}
     assert size_in_bytes(state) == 3 * 5 * 4 + 2 * 8 + 4
     assert size_in_bytes({}) == 0
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_a_mix_has_its_share_of_the_first_and_the_rest_of_the_second(share):
+def test_interpolation_weights_the_first_state_by_its_share(share):
     a, b = _states(2)
-    found = interpolate(a, b, share)
+    result = interpolate(a, b, share)
     for name in ("w", "b"):
         expected = share * a[name].numpy().astype(np.float64) + (1 - share) * b[name].numpy().astype(
             np.float64
         )
-        np.testing.assert_allclose(found[name].numpy(), expected.astype(np.float32), rtol=1e-7)
+        np.testing.assert_allclose(result[name].numpy(), expected.astype(np.float32), rtol=1e-7)
 
 
-def test_a_mix_at_its_ends_is_one_of_the_two_bit_for_bit():
+def test_interpolation_at_its_ends_is_bit_identical_to_one_of_the_two():
     a, b = _states(2)
     assert all(torch.equal(interpolate(a, b, 1.0)[name], a[name]) for name in a)
     assert all(torch.equal(interpolate(a, b, 0.0)[name], b[name]) for name in a)
 
 
-def test_a_mix_has_the_names_of_the_first_and_the_larger_counter():
+def test_interpolation_has_the_names_of_the_first_and_the_larger_counter():
     a, b = {"count": torch.tensor(3)}, {"count": torch.tensor(8), "w": torch.zeros(2)}
-    found = interpolate(a, b, 0.9)
-    assert found.keys() == {"count"}
-    assert found["count"].item() == 8
+    result = interpolate(a, b, 0.9)
+    assert result.keys() == {"count"}
+    assert result["count"].item() == 8
 
 
-def test_distance_is_the_mean_over_tensors_of_their_euclidean_distance():
+def test_mean_distance_is_the_mean_over_tensors_of_their_euclidean_distance():
     a = {"x": torch.tensor([[3.0, 0.0], [0.0, 4.0]]), "y": torch.tensor([1.0])}
     b = {"x": torch.zeros(2, 2), "y": torch.tensor([-2.0]), "z": torch.ones(9)}
     assert mean_distance(a, b) == pytest.approx((5 + 3) / 2)
@@ -144,7 +144,7 @@ def test_distance_is_the_mean_over_tensors_of_their_euclidean_distance():
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_an_average_in_blocks_has_the_bits_of_one_sum_over_whole_tensors(monkeypatch, layout):
+def test_an_average_in_blocks_is_bit_identical_to_one_sum_over_whole_tensors(monkeypatch, layout):
     monkeypatch.setattr("fedmcc.numerics.state_dicts.BLOCK_ELEMENTS", 50)
     draw = torch.Generator().manual_seed(0)
     states = [{"w": torch.randn(7, 5, 3, 3, generator=draw).to(memory_format=layout)} for _ in range(4)]
@@ -152,14 +152,14 @@ def test_an_average_in_blocks_has_the_bits_of_one_sum_over_whole_tensors(monkeyp
     expected = torch.zeros(7, 5, 3, 3, dtype=torch.float64)
     for state, weight in zip(states, weights, strict=True):
         expected.add_(state["w"], alpha=weight / 11.5)
-    found = weighted_average(states, weights)["w"]
-    assert torch.equal(found, expected.float())
-    assert found.stride() == states[0]["w"].stride()
+    result = weighted_average(states, weights)["w"]
+    assert torch.equal(result, expected.float())
+    assert result.stride() == states[0]["w"].stride()
 
 
-def test_adopting_another_shape_is_an_error_and_changes_nothing():
+def test_copying_another_shape_is_an_error_and_changes_nothing():
     net = nn.Linear(2, 2)
     before = detached(net.state_dict())
-    with pytest.raises(ValueError, match=r"weight is \(1, 2\), not \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"weight has shape \(1, 2\), expected \(2, 2\)"):
         copy_into(net, {"bias": torch.zeros(2), "weight": torch.zeros(1, 2)})
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())

@@ -1,1 +1,1 @@
-"""Arithmetic without a network: random streams, state dicts, k-means, the normalised cut, loss gradients."""
+"""Numerical code without networks: random streams, state dicts, k-means, normalised cuts, loss gradients."""

@@ -1,6 +1,6 @@
-"""Normalised cuts: parts of a graph that hang together, found by its spectrum.
+"""Normalised cuts: spectral partitioning of a graph into densely connected parts.
 
-SciPy is imported where it computes: sites start a process for every message, and none of these cuts.
+SciPy is imported inside the functions: a site starts a process for every message, and none needs it.
 """
 
 import numpy as np
@@ -11,14 +11,14 @@ from fedmcc.numerics import kmeans
 Affinity = Float64[np.ndarray, "n n"]
 Parts = Int[np.ndarray, " n"]
 
-CANDIDATES = 20  # of k-means on the eigenvectors; each gives a candidate
+CANDIDATES = 20  # runs of k-means on the eigenvectors; the cheapest result is kept
 
 
 def cut(affinity: Affinity, parts: int, balance: float = 1.0, seed: int = 0) -> Parts:
-    """The part of each node: of several candidates the one with the least `cost`.
+    """Assign each node to a part: of several candidate cuts, the one with the lowest `cost`.
 
-    The cut alone does not tell a class of images split in two, with two others merged, from the right one:
-    both cut as little. The sizes do, where classes are about equally large.
+    The weight of the cut alone cannot reject a result that splits one class and merges two others, since both
+    cut about as little. The entropy of the sizes can, if the classes have about the same size.
     """
     from scipy.linalg import eigh
 
@@ -34,7 +34,7 @@ def cut(affinity: Affinity, parts: int, balance: float = 1.0, seed: int = 0) -> 
 
 
 def cost(affinity: Affinity, assigned: Parts, parts: int, balance: float) -> float:
-    """The mean share of a part's edges that leave it, minus `balance` times the entropy of the sizes."""
+    """Mean share of a part's edge weight that leaves it, minus `balance` times the entropy of the sizes."""
     from scipy.special import entr
 
     members = np.eye(parts)[assigned]

@@ -1,6 +1,6 @@
-"""Randomness as an argument: generators derived from a seed and the place where they are used.
+"""Random generators derived from a seed and the place where they are used, passed as arguments.
 
-Layers that draw while they run use torch's own generators, whose state can be kept and restored.
+Layers such as dropout draw from torch's global generators, whose state can be saved and restored here.
 """
 
 import zlib
@@ -11,40 +11,43 @@ import torch
 
 
 def derive(seed: int, *place: int | str) -> int:
-    """A 63-bit seed for one place of use, such as (seed, "train", client, stage, round)."""
-    words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in place]
-    sequence = np.random.SeedSequence([seed, *words, 1])  # the 1 keeps trailing zeros apart
+    """Derive a 63-bit seed for one place of use, such as (seed, "train", client, stage, round)."""
+    numbers = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in place]
+    sequence = np.random.SeedSequence(
+        [seed, *numbers, 1]
+    )  # without the 1, a trailing zero would not change the seed
     return int(sequence.generate_state(1, np.uint64)[0] >> 1)
 
 
 def generator(seed: int, *place: int | str) -> torch.Generator:
-    """A CPU generator for one place of use; its numbers do not depend on what ran before."""
+    """Create a CPU generator for one place of use; its numbers do not depend on what ran before."""
     return torch.Generator().manual_seed(derive(seed, *place))
 
 
 @dataclass(frozen=True, eq=False)
 class GlobalRandomState:
-    """Where the generators are from which layers such as dropout draw: the CPU's and a device's."""
+    """State of torch's global generators (CPU and one device), from which layers such as dropout draw."""
 
     device: torch.device
     cpu: torch.Tensor
-    own: torch.Tensor | None  # the device's, if it is not the CPU
+    accelerator: torch.Tensor | None  # None: the device is the CPU
 
     @classmethod
     def of(cls, device: torch.device) -> "GlobalRandomState":
-        """The state now."""
-        own = None
+        """Save the current state."""
+        accelerator = None
         if device.type != "cpu":
-            own = torch.get_device_module(device).get_rng_state(*_which(device))
-        return cls(device, torch.get_rng_state(), own)
+            accelerator = torch.get_device_module(device).get_rng_state(*_device_arguments(device))
+        return cls(device, torch.get_rng_state(), accelerator)
 
     def restore(self) -> None:
-        """Go back to it."""
+        """Set the generators to the saved state."""
         torch.set_rng_state(self.cpu)
-        if self.own is not None:
-            torch.get_device_module(self.device).set_rng_state(self.own, *_which(self.device))
+        if self.accelerator is not None:
+            module = torch.get_device_module(self.device)
+            module.set_rng_state(self.accelerator, *_device_arguments(self.device))
 
 
-def _which(device: torch.device) -> tuple[torch.device, ...]:
-    """How a kind of device is asked for its generator; there is only one MPS device."""
+def _device_arguments(device: torch.device) -> tuple[torch.device, ...]:
+    """Arguments that select the device's generator; MPS has a single device and takes none."""
     return () if device.type == "mps" else (device,)

@@ -1,4 +1,4 @@
-"""Arithmetic on states: flat dictionaries of tensors, as `state_dict` and safetensors speak them."""
+"""Arithmetic on states: flat dictionaries of tensors, as in `state_dict` and safetensors files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -7,41 +7,44 @@ from torch import Tensor, nn
 
 State = dict[str, Tensor]
 
-BLOCK_ELEMENTS = 2**16  # numbers that are summed at once
+BLOCK_ELEMENTS = 2**16  # elements averaged at a time, few enough for the processor's cache
 
 
 def select(state: Mapping[str, Tensor], parts: Iterable[str]) -> State:
-    """What belongs to the named submodules: "online.encoder" takes "online.encoder.conv1.weight"."""
+    """Select the tensors of the named submodules: "online.encoder" selects "online.encoder.conv1.weight"."""
     parts = tuple(parts)
     return {name: value for name, value in state.items() if _belongs(name, parts)}
 
 
 def add_prefix(prefix: str, state: Mapping[str, Tensor]) -> State:
-    """The state one level down, under `prefix`."""
+    """Put `prefix` and a dot before every name."""
     return {f"{prefix}.{name}": value for name, value in state.items()}
 
 
 def strip_prefix(prefix: str, state: Mapping[str, Tensor]) -> State:
-    """The part under `prefix`, one level up: undoes `prefixed`."""
+    """Select the tensors under `prefix` and remove it from their names; the inverse of `add_prefix`."""
     start = f"{prefix}."
     return {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
 
 
 def detached(state: Mapping[str, Tensor]) -> State:
-    """A copy on the CPU that further training leaves alone."""
+    """Copy a state to the CPU; later training does not change the copy."""
     return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
 
 
 def copy_into(net: nn.Module, incoming: Mapping[str, Tensor]) -> None:
-    """Overwrite the named tensors of a network and leave the others; an unexpected name is an error."""
-    own = net.state_dict()
+    """Copy the given tensors into a network and leave its other tensors unchanged.
+
+    An unknown name or another shape is an error, raised before anything is copied.
+    """
+    current = net.state_dict()
     for name, value in incoming.items():
-        if name not in own:
+        if name not in current:
             raise KeyError(f"The network has no tensor named {name!r}.")
-        if value.shape != own[name].shape:  # a copy would stretch it
-            raise ValueError(f"{name} is {tuple(value.shape)}, not {tuple(own[name].shape)}.")
+        if value.shape != current[name].shape:  # copy_ would broadcast it
+            raise ValueError(f"{name} has shape {tuple(value.shape)}, expected {tuple(current[name].shape)}.")
     for name, value in incoming.items():
-        own[name].copy_(value)
+        current[name].copy_(value)
 
 
 def weighted_average(states: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> State:
@@ -53,24 +56,29 @@ def weighted_average(states: Sequence[Mapping[str, Tensor]], weights: Sequence[f
     return {name: _average([state[name] for state in states], weights, total) for name in states[0]}
 
 
-def interpolate(a: Mapping[str, Tensor], b: Mapping[str, Tensor], share: float) -> State:
-    """share a + (1 - share) b, in float64; integer counters take their maximum (D11)."""
-    return {name: _average([a[name], b[name]], [share, 1 - share], 1.0) for name in a}
+def interpolate(first: Mapping[str, Tensor], second: Mapping[str, Tensor], share: float) -> State:
+    """share * first + (1 - share) * second, in float64; integer counters take their maximum (D11).
+
+    The result has the names of the first state.
+    """
+    return {name: _average([first[name], second[name]], [share, 1 - share], 1.0) for name in first}
 
 
-def mean_distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    """The mean over the tensors of a of their Euclidean distance to those of b."""
-    distances = [torch.dist(value.double(), b[name].double()).item() for name, value in a.items()]
+def mean_distance(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
+    """Euclidean distance between tensors of the same name, averaged over the names of the first state."""
+    distances = [torch.dist(value.double(), second[name].double()).item() for name, value in first.items()]
     return sum(distances) / len(distances)
 
 
-def equal_states(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
-    """Whether two states have the same tensors, to the bit, wherever they are."""
-    return a.keys() == b.keys() and all(value.equal(b[name].to(value.device)) for name, value in a.items())
+def equal_states(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
+    """Whether two states have the same names and bit-identical tensors; they may be on different devices."""
+    return first.keys() == second.keys() and all(
+        value.equal(second[name].to(value.device)) for name, value in first.items()
+    )
 
 
 def size_in_bytes(state: Mapping[str, Tensor]) -> int:
-    """Bytes of the tensors' numbers, without any packing."""
+    """Bytes that the elements of the tensors take, without any header or padding."""
     return sum(value.numel() * value.element_size() for value in state.values())
 
 
@@ -79,15 +87,15 @@ def _average(values: Sequence[Tensor], weights: Sequence[float], total: float) -
         return torch.stack(list(values)).amax(dim=0)
     average = torch.empty_like(values[0])
     for block, *parts in zip(*map(_blocks, (average, *values)), strict=True):
-        sum_ = torch.zeros_like(block, dtype=torch.float64)
+        weighted_sum = torch.zeros_like(block, dtype=torch.float64)
         for part, weight in zip(parts, weights, strict=True):
-            sum_.add_(part, alpha=weight / total)
-        block.copy_(sum_)
+            weighted_sum.add_(part, alpha=weight / total)
+        block.copy_(weighted_sum)
     return average
 
 
 def _blocks(value: Tensor) -> tuple[Tensor, ...]:
-    """Views of some rows each: a sum of so many numbers stays in the processor's cache."""
+    """Split a tensor into views of whole rows with about `BLOCK_ELEMENTS` elements each."""
     if not value.dim() or not value.numel():
         return (value,)
     return torch.split(value, max(1, BLOCK_ELEMENTS * len(value) // value.numel()))
