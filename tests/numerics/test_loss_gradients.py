@@ -209,6 +209,5 @@ def test_losses_in_blocks_make_no_matrix_of_all_pairs(closed_form):
     assert peak_bytes(lambda: _autograd(lambda a, b: contrast(a, b, TAU), u, v), cpu) > matrix
     with in_blocks(closed_form):
         assert peak_bytes(lambda: _autograd(lambda a, b: contrast(a, b, TAU), u, v), cpu) < matrix / 2
-    assert (
-        peak_bytes(lambda: _autograd(lambda a, b: spectral_contrast(a, b, 2.0), u, v), cpu) < matrix / 2
-    )  # never
+    # The spectral loss makes no such matrix, with or without blocks.
+    assert peak_bytes(lambda: _autograd(lambda a, b: spectral_contrast(a, b, 2.0), u, v), cpu) < matrix / 2

@@ -13,9 +13,8 @@ import torch
 def derive(seed: int, *place: int | str) -> int:
     """Derive a 63-bit seed for one place of use, such as (seed, "train", client, stage, round)."""
     numbers = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in place]
-    sequence = np.random.SeedSequence(
-        [seed, *numbers, 1]
-    )  # without the 1, a trailing zero would not change the seed
+    # Without the final 1, a trailing zero would not change the seed.
+    sequence = np.random.SeedSequence([seed, *numbers, 1])
     return int(sequence.generate_state(1, np.uint64)[0] >> 1)
 
 
