@@ -145,7 +145,7 @@ def test_a_truncated_file_is_named(tmp_path, kept):
     save_state(path, {"w": torch.zeros(100)})
     path.write_bytes(path.read_bytes()[:kept])
     for read in (load_state, load_metadata, load_shapes):
-        with pytest.raises(InputError, match=r"a\.safetensors is damaged or no safetensors file"):
+        with pytest.raises(InputError, match=r"a\.safetensors is damaged or not a safetensors file"):
             read(path)
 
 

@@ -7,7 +7,7 @@ from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import make_folder, write_atomically, write_output
 
 
-def test_a_file_is_written_whole_and_nothing_else_stays(tmp_path):
+def test_a_file_is_written_and_no_temporary_file_remains(tmp_path):
     write_atomically(tmp_path / "a.txt", "né\n")
     write_atomically(tmp_path / "b.bin", b"\x00\xff")
     assert (tmp_path / "a.txt").read_bytes() == b"n\xc3\xa9\n"
@@ -16,7 +16,7 @@ def test_a_file_is_written_whole_and_nothing_else_stays(tmp_path):
 
 
 @pytest.mark.parametrize("broken", ["os.fsync", "pathlib.Path.replace"])
-def test_a_failing_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch, broken):
+def test_a_failed_write_leaves_the_old_file_and_no_temporary_file(tmp_path, monkeypatch, broken):
     path = tmp_path / "a.txt"
     path.write_text("old")
 
@@ -31,18 +31,18 @@ def test_a_failing_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_others_may_read_what_is_written(tmp_path):
+def test_other_users_can_read_what_is_written(tmp_path):
     write_atomically(tmp_path / "a.txt", "x")
     assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == 0o644
 
 
-def test_a_folder_is_made_with_its_parents_and_twice_is_fine(tmp_path):
+def test_a_folder_is_created_with_its_parents_and_may_exist(tmp_path):
     make_folder(tmp_path / "a" / "b", "the run")
     make_folder(tmp_path / "a" / "b", "the run")
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_said_in_a_sentence(tmp_path):
+def test_a_folder_that_cannot_be_created_is_an_input_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"Cannot use .*file/run for the run: .+ Choose another folder\."):
         make_folder(tmp_path / "file" / "run", "the run")
@@ -50,7 +50,7 @@ def test_a_folder_that_cannot_be_made_is_said_in_a_sentence(tmp_path):
         make_folder(tmp_path / "file", "the run")
 
 
-def test_an_output_makes_its_folder_or_says_why_not(tmp_path, monkeypatch):
+def test_an_output_creates_its_folder_or_reports_the_reason(tmp_path, monkeypatch):
     write_output(tmp_path / "new" / "a.csv", "x")
     assert (tmp_path / "new" / "a.csv").read_text() == "x"
     with pytest.raises(InputError, match=r"Cannot write .*new: .+ Choose another name\."):

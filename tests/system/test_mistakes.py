@@ -163,7 +163,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(
         (("--protocol", "knn", "--seeds", 0), "give 1 or more"),
         (("--seeds", 3), "--protocol"),
         (("--protocol", "knn", "--checkpoint", "nowhere.safetensors"), "no checkpoint at nowhere"),
-        (("--protocol", "knn", "--checkpoint", "tiny.toml"), "no safetensors file"),
+        (("--protocol", "knn", "--checkpoint", "tiny.toml"), "not a safetensors file"),
     ],
 )
 def test_a_protocol_that_cannot_be_followed_is_named(

@@ -1,1 +1,1 @@
-"""Files that are written whole or not at all, and tensors in safetensors files."""
+"""Atomic writing of files, file locks, and tensors in safetensors files."""

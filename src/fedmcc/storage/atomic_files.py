@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: written to a temporary name, flushed and renamed."""
+"""Atomic writes (to a temporary file that is flushed and renamed), output folders and file locks."""
 
 import os
 import tempfile
@@ -10,23 +10,26 @@ from fedmcc.errors import InputError
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where two processes at one thing are not noticed
+except ImportError:  # Windows has no fcntl: concurrent processes are not detected there
     fcntl = None  # type: ignore[assignment]
 
-Content = bytes | str | Iterable[bytes | memoryview]  # whole, or piece by piece
+Content = bytes | str | Iterable[bytes | memoryview]  # all at once, or in chunks
 
 
 def write_atomically(path: Path, content: Content, mode: int = 0o644) -> None:
-    """Write a file so that a crash at any moment leaves the old one or the new one.
+    """Write a file so that a crash at any time leaves either the old file or the new one.
 
-    A private file, of mode 0o600, is at no moment readable for others.
+    A private file (mode 0o600) is never readable by other users, not even while it is written.
     """
     write_flushed(path, content, mode)
     flush_folder(path.parent)
 
 
 def write_flushed(path: Path, content: Content, mode: int = 0o644) -> None:
-    """The same of the file alone: its name is on disk once the folder is flushed, for many files at once."""
+    """Write a file atomically but do not flush its folder.
+
+    The new name is on disk only after `flush_folder`, which a caller with many files calls once.
+    """
     data = content.encode() if isinstance(content, str) else content
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -42,7 +45,7 @@ def write_flushed(path: Path, content: Content, mode: int = 0o644) -> None:
 
 
 def flush_folder(path: Path) -> None:
-    """See new names on disk too; not every system lets a folder be opened."""
+    """Flush the names of new files to disk, on systems where a folder can be opened."""
     with suppress(OSError):
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -52,18 +55,18 @@ def flush_folder(path: Path) -> None:
 
 
 def make_folder(path: Path, purpose: str) -> None:
-    """Make a folder that can be written to, or say in a sentence why not."""
+    """Create a folder and check that it is writable; otherwise raise an InputError with the reason."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        reason = error.strerror or "it cannot be written"
+        reason = error.strerror or "it is not writable"
         raise InputError(f"Cannot use {path} for {purpose}: {reason}. Choose another folder.") from None
 
 
 def write_output(path: Path, content: bytes | str) -> None:
-    """Write a file that a person asked for, or say in a sentence why it cannot be written."""
+    """Write an output file that the user requested; on failure raise an InputError with the reason."""
     make_folder(path.parent, path.name)
     try:
         write_atomically(path, content)
@@ -73,15 +76,15 @@ def write_output(path: Path, content: bytes | str) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Work in the folder of this file while no other process does; a killed one lets go of it."""
+    """Lock the folder of this file for the current process; a killed process loses its lock."""
     with path.open() as file:
         if not try_lock(file.fileno()):
-            raise InputError(f"{path.parent} is in use by another process: wait for it, or stop it.")
+            raise InputError(f"{path.parent} is in use by another process: wait for it to end, or stop it.")
         yield
 
 
 def try_lock(file: int) -> bool:
-    """Have an open file for this process alone until it is closed; False while another has it."""
+    """Try to lock an open file until it is closed; return False if another process holds the lock."""
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

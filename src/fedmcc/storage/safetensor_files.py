@@ -1,4 +1,4 @@
-"""States as safetensors: in bytes for pipes, in files that are whole or absent and checked when read."""
+"""States in the safetensors format, as bytes and as files that are written atomically."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ from fedmcc.errors import InputError
 from fedmcc.numerics.state_dicts import State
 from fedmcc.storage.atomic_files import flush_folder, write_atomically, write_flushed
 
-DTYPE_NAMES = {  # as safetensors calls and orders them
+DTYPE_NAMES = {  # names and order as in the safetensors library
     torch.int64: "I64",
     torch.float64: "F64",
     torch.float32: "F32",
@@ -26,13 +26,13 @@ DTYPE_NAMES = {  # as safetensors calls and orders them
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-DTYPE_ORDER = {kind: rank for rank, kind in enumerate(DTYPE_NAMES)}
+DTYPE_ORDER = {dtype: place for place, dtype in enumerate(DTYPE_NAMES)}
 
 
 def encoded_chunks(state: State, metadata: Mapping[str, str] | None = None) -> Iterator[bytes | memoryview]:
-    """A safetensors file: its header, then the numbers of each tensor.
+    """Encode a state as a safetensors file in chunks: the header, then the data of each tensor.
 
-    The same bytes as the library's, with fewer copies of them, and with the metadata in order.
+    The bytes are those of the safetensors library, with fewer copies in memory and with sorted metadata.
     """
     order = sorted(state, key=lambda name: (DTYPE_ORDER[state[name].dtype], name))
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
@@ -49,39 +49,39 @@ def encoded_chunks(state: State, metadata: Mapping[str, str] | None = None) -> I
     text = text.ljust(-(-len(text) // 8) * 8)
     yield len(text).to_bytes(8, "little") + text
     for name in order:
-        yield _numbers(state[name].detach().cpu())
+        yield _data(state[name].detach().cpu())
 
 
-def _numbers(value: Tensor) -> memoryview:
-    """What a tensor holds, row after row; NumPy has no bfloat16, but integers of its size."""
-    whole = value.contiguous()
-    return (whole.view(torch.int16) if whole.dtype == torch.bfloat16 else whole).numpy().data
+def _data(value: Tensor) -> memoryview:
+    """The elements of a tensor in row-major order; bfloat16 is viewed as int16, since NumPy lacks it."""
+    contiguous = value.contiguous()
+    return (contiguous.view(torch.int16) if contiguous.dtype == torch.bfloat16 else contiguous).numpy().data
 
 
 def to_bytes(state: State) -> bytes:
-    """A state in the bytes of a safetensors file."""
+    """Encode a state as the bytes of a safetensors file."""
     return b"".join(encoded_chunks(state))
 
 
 def from_bytes(content: bytes) -> State:
-    """Undoes `to_bytes`."""
+    """Decode a state from the bytes of a safetensors file."""
     return safetensors.torch.load(content)
 
 
 def save_state(path: Path, state: State, metadata: Mapping[str, str] | None = None) -> None:
-    """A state as a safetensors file."""
+    """Write a state to a safetensors file."""
     write_atomically(path, encoded_chunks(state, metadata))
 
 
 def save_states(folder: Path, states: Iterable[tuple[str, State]]) -> None:
-    """States as files of these names, one after the other; all are on disk when it returns."""
+    """Write each state to the file of its name, one after the other, and flush all of them."""
     for name, state in states:
         write_flushed(folder / name, encoded_chunks(state))
     flush_folder(folder)
 
 
 def load_state(path: Path) -> State:
-    """A state from a safetensors file."""
+    """Read a state from a safetensors file."""
     try:
         return safetensors.torch.load_file(path)
     except (SafetensorError, OSError) as error:
@@ -89,7 +89,7 @@ def load_state(path: Path) -> State:
 
 
 def load_metadata(path: Path) -> dict[str, str]:
-    """The words beside the tensors."""
+    """Read the metadata of a safetensors file."""
     try:
         with safe_open(path, framework="pt") as file:
             return file.metadata() or {}
@@ -98,7 +98,7 @@ def load_metadata(path: Path) -> dict[str, str]:
 
 
 def load_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor in a file, without reading the tensors."""
+    """Read the shape of each tensor in a safetensors file without reading the tensors."""
     try:
         with safe_open(path, framework="pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
@@ -108,5 +108,7 @@ def load_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 def _unreadable(path: Path, error: Exception) -> InputError:
     if isinstance(error, FileNotFoundError):
-        return InputError(f"There is no checkpoint at {path}: let the run finish or give another.")
-    return InputError(f"{path} is damaged or no safetensors file ({error}): restore it from a copy.")
+        return InputError(
+            f"There is no checkpoint at {path}: let the run finish, or choose another checkpoint."
+        )
+    return InputError(f"{path} is damaged or not a safetensors file ({error}): restore it from a backup.")
