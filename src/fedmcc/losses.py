@@ -50,8 +50,24 @@ def contrast(
 ) -> Scalar:
     """Contrastive loss L(u, v; tau) with anchors u: (u_i, v_i) is the positive pair, the rest are negatives.
 
-    As printed, the positive pair is not in the denominator (D1). At least two rows are needed. `further` is
-    the logarithm of additional terms in each row's denominator. Several pairs (u, v) give the mean loss.
+    Parameters
+    ----------
+    u, v
+        Representations of two views, one row per sample, at least two rows; several pairs give the mean loss.
+    temperature
+        tau; cosine similarities are divided by it.
+    positive_in_denominator
+        Whether the positive pair is also in the denominator; as printed, it is not (D1).
+    further
+        Logarithm of additional terms in the denominator of each row.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedmcc.losses import contrast
+    >>> u = torch.eye(2)
+    >>> round(contrast(u, u, temperature=1.0).item(), 3)  # log(2) - 1
+    -0.307
     """
     if (gradient := _GRADIENT_IN_BLOCKS.get()) is not None:
         blockwise = contrast_by_closed_form if gradient == "closed form" else contrast_by_autograd
@@ -69,7 +85,22 @@ def contrast(
 
 @contextmanager
 def in_blocks(closed_form: bool) -> Iterator[None]:
-    """Compute losses in row blocks, without any n x n matrix; gradients by the closed form or by autograd."""
+    """Compute losses in row blocks, without any n x n matrix, inside a `with` statement.
+
+    Parameters
+    ----------
+    closed_form
+        Whether gradients are computed by the closed form, else by autograd.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedmcc.losses import contrast, in_blocks
+    >>> u = torch.eye(2)
+    >>> with in_blocks(closed_form=True):
+    ...     round(contrast(u, u, temperature=1.0).item(), 3)
+    -0.307
+    """
     token = _GRADIENT_IN_BLOCKS.set("closed form" if closed_form else "autograd")
     try:
         yield
@@ -83,12 +114,46 @@ def nt_xent(
     temperature: float,
     positive_in_denominator: bool = True,
 ) -> Scalar:
-    """NT-Xent as published for CC and SimCLR: 2n anchors, and the positive in the denominator (D1)."""
+    """NT-Xent as published for CC and SimCLR: 2n anchors, and the positive in the denominator (D1).
+
+    Parameters
+    ----------
+    u, v
+        Representations of two views, one row per sample.
+    temperature
+        tau; cosine similarities are divided by it.
+    positive_in_denominator
+        Whether the positive pair is also in the denominator.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedmcc.losses import nt_xent
+    >>> u = torch.eye(2)
+    >>> round(nt_xent(u, u, temperature=1.0).item(), 3)  # log(2 + e) - 1
+    0.551
+    """
     return _mean_contrast((u, v), (v, u), temperature, positive_in_denominator)
 
 
 class Quartet(NamedTuple):
-    """Outputs of the online and the target network for two views; those of the target have no gradient."""
+    """Outputs of the online and the target network for two views; those of the target have no gradient.
+
+    Attributes
+    ----------
+    a, b
+        Outputs of the online network for the views a and b, one row per sample.
+    a_target, b_target
+        Outputs of the target network.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedmcc.losses import Quartet
+    >>> online, target = torch.eye(2), torch.eye(2)
+    >>> Quartet(online, online, target, target).b_target.shape
+    torch.Size([2, 2])
+    """
 
     a: Float[Tensor, "n d"]
     b: Float[Tensor, "n d"]
@@ -101,7 +166,24 @@ def momentum_contrast(
 ) -> Scalar:
     """½ (L(a online, b target) + L(a target, b online)): L_I on rows of z, L_C on columns of c.
 
-    As printed, the second term is anchored on the target; "online" anchors it on b (D6).
+    Parameters
+    ----------
+    u
+        Both views through both networks.
+    temperature
+        tau; cosine similarities are divided by it.
+    anchor
+        Anchor of the second term: `"paper"` is the target's a, as printed; `"online"` is the online b (D6).
+    positive_in_denominator
+        Whether the positive pair is also in the denominator; as printed, it is not (D1).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedmcc.losses import Quartet, momentum_contrast
+    >>> z = torch.eye(2)
+    >>> round(momentum_contrast(Quartet(z, z, z, z), temperature=1.0).item(), 3)  # log(2) - 1
+    -0.307
     """
     second = (u.a_target, u.b) if anchor == "paper" else (u.b, u.a_target)
     return _mean_contrast((u.a, u.b_target), second, temperature, positive_in_denominator)
@@ -112,6 +194,21 @@ def spectral_contrast(u: Float[Tensor, "n d"], v: Float[Tensor, "n d"], repulsio
 
     The second term is |E u uᵀ|² without the positive pairs: the repulsion depends on a second moment, and
     second moments of several clients add up.
+
+    Parameters
+    ----------
+    u, v
+        Representations of two views, rows of length 1.
+    repulsion
+        Weight of the second term.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedmcc.losses import spectral_contrast
+    >>> u = torch.eye(2)
+    >>> spectral_contrast(u, u, repulsion=1.0).item()
+    -2.0
     """
     n, positive = len(u), (u * v).sum(dim=1)
     pairs = ((u.T @ u) * (v.T @ v)).sum()  # sum of all (u_i·v_j)², without an n x n matrix
@@ -120,7 +217,25 @@ def spectral_contrast(u: Float[Tensor, "n d"], v: Float[Tensor, "n d"], repulsio
 
 
 def cluster_balance(c: Float[Tensor, "n k"]) -> Scalar:
-    """Entropy H(c) of the cluster sizes, largest when they are all equal."""
+    """Entropy H(c) of the cluster sizes, largest when they are all equal.
+
+    Parameters
+    ----------
+    c
+        Soft assignments, one row per sample and one column per cluster.
+
+    Returns
+    -------
+    Scalar
+        The entropy, from 0 (one cluster) to log k (equal sizes).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedmcc.losses import cluster_balance
+    >>> round(cluster_balance(torch.eye(2)).item(), 3)  # log(2)
+    0.693
+    """
     sizes = _single_precision(c).abs().sum(dim=0)
     tiny = torch.finfo(sizes.dtype).tiny  # gradients stay finite when clusters are empty
     shares = (sizes / sizes.sum().clamp_min(tiny)).clamp_min(tiny)
@@ -129,7 +244,28 @@ def cluster_balance(c: Float[Tensor, "n k"]) -> Scalar:
 
 
 def cosine_distance(p: Float[Tensor, "n d"], z: Float[Tensor, "n d"]) -> Scalar:
-    """BYOL's loss 2 - 2 cos(p, z), the squared distance between unit vectors, with no gradient for z."""
+    """BYOL's loss 2 - 2 cos(p, z), the squared distance between unit vectors, with no gradient for z.
+
+    Parameters
+    ----------
+    p
+        Predictions, one row per sample.
+    z
+        Targets, one row per sample.
+
+    Returns
+    -------
+    Scalar
+        The mean over all samples, from 0 (same direction) to 4 (opposite).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedmcc.losses import cosine_distance
+    >>> p = torch.eye(2)
+    >>> cosine_distance(p, p).item(), cosine_distance(p, -p).item()
+    (0.0, 4.0)
+    """
     return (2 - 2 * (_unit(p) * _unit(z.detach())).sum(dim=1)).mean()
 
 
