@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedmcc.config import parse
 from fedmcc.runs.build import build_network
-from fedmcc.training.loop import pairs_of_views, train, trainable
+from fedmcc.training.loop import train, trainable, view_pairs
 from fedmcc.training.torch_setup import set_up_torch
 from measuring import Spread, in_turns, parser, show, spread, write_json
 
@@ -89,7 +89,7 @@ def step(encoder: str) -> tuple[Any, int]:
     draw, device = torch.Generator().manual_seed(0), torch.device("cpu")
 
     def work() -> None:
-        list(train(net, stage, pairs_of_views(images, config.views, batch, draw, device), optimizer))
+        list(train(net, stage, view_pairs(images, config.views, batch, draw, device), optimizer))
 
     with FlopCounterMode(display=False) as counter:
         work()

@@ -16,7 +16,7 @@ from fedmcc.config import parse
 from fedmcc.losses import Quartet
 from fedmcc.networks.momentum import MomentumPair
 from fedmcc.runs.build import build_network
-from fedmcc.training.loop import pairs_of_views, train, trainable
+from fedmcc.training.loop import train, trainable, view_pairs
 from fedmcc.training.torch_setup import set_up_torch
 from measuring import in_turns, parser, ratios, show, spread, write_json
 
@@ -82,7 +82,7 @@ def workload(case: Case) -> dict[str, Callable[[], object]]:
     draw, device = torch.Generator().manual_seed(0), torch.device("cpu")
 
     def pairs() -> list[tuple[Tensor, Tensor]]:
-        return list(pairs_of_views(images, config.views, case.batch, draw, device))
+        return list(view_pairs(images, config.views, case.batch, draw, device))
 
     ((a, b),) = pairs()
     outputs = Quartet(*(output.detach() for output in stage.represent(net, a, b)))

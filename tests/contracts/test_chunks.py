@@ -25,7 +25,7 @@ def _built(case, norm, dtype=torch.float64):
 
 def _pair(dtype=torch.float64):
     a, b = torch.rand(2, N, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=dtype)
-    return chunked.Made(a, b)
+    return chunked.StoredPair(a, b)
 
 
 def _freeze_statistics(net):

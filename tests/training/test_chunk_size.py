@@ -16,7 +16,7 @@ from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.runs import experiment
 from fedmcc.runs.build import assemble
 from fedmcc.training.chunk_size import largest_chunk
-from fedmcc.training.chunked import Made, backward
+from fedmcc.training.chunked import StoredPair, backward
 from fedmcc.training.loop import Training, trainable
 from fedmcc.training.memory import bytes_in_use, memory_size, peak_bytes
 
@@ -31,7 +31,7 @@ def _net():
 
 
 def _pair(n=N):
-    return Made(*torch.rand(2, n, 1, 32, 32))
+    return StoredPair(*torch.rand(2, n, 1, 32, 32))
 
 
 def _measured(chunk):
@@ -40,7 +40,7 @@ def _measured(chunk):
     return peak_bytes(lambda: backward(net, stage, _pair(), chunk), CPU)
 
 
-def _chosen(monkeypatch, megabytes, stages=slice(None)):
+def _chunk(monkeypatch, megabytes, stages=slice(None)):
     monkeypatch.setattr("fedmcc.training.chunk_size.bytes_in_use", lambda device: 0)
     net, all_stages = _net()
     return largest_chunk(net, all_stages[stages], _pair(), int(megabytes * 2**20))
@@ -48,30 +48,30 @@ def _chosen(monkeypatch, megabytes, stages=slice(None)):
 
 def test_the_chosen_chunk_fits_and_one_of_twice_the_memory_would_not(monkeypatch):
     limit = 10
-    chunk = _chosen(monkeypatch, limit)
+    chunk = _chunk(monkeypatch, limit)
     assert 4 < chunk < N / 2
     assert _measured(chunk) < limit * 2**20 < 2 * _measured(chunk)
 
 
 def test_the_batch_is_the_largest_chunk_and_more_memory_never_makes_it_smaller(monkeypatch):
-    chunks = [_chosen(monkeypatch, megabytes) for megabytes in (8, 12, 16, 1000)]
+    chunks = [_chunk(monkeypatch, megabytes) for megabytes in (8, 12, 16, 1000)]
     assert chunks == sorted(chunks)
     assert chunks[-1] == N
 
 
 def test_the_stage_that_needs_most_decides(monkeypatch):
-    first, second = (_chosen(monkeypatch, 10, stages) for stages in (slice(0, 1), slice(1, 2)))
-    assert _chosen(monkeypatch, 10) == min(first, second) < max(first, second)
+    first, second = (_chunk(monkeypatch, 10, stages) for stages in (slice(0, 1), slice(1, 2)))
+    assert _chunk(monkeypatch, 10) == min(first, second) < max(first, second)
 
 
-def test_a_limit_that_nothing_fits_is_refused_with_what_would(monkeypatch):
+def test_a_limit_that_is_too_low_is_refused_with_what_is_needed(monkeypatch):
     with pytest.raises(
         InputError, match=r"training\.memory_limit is 1 MB, but chunks of 3 images need about"
     ):
-        _chosen(monkeypatch, 1)
+        _chunk(monkeypatch, 1)
 
 
-def test_the_meter_counts_tensors_while_they_live_and_views_not():
+def test_peak_memory_counts_live_tensors_and_no_views():
     def work():
         first = torch.zeros(1000)
         second = first.view(10, 100)[2:] + 1  # 800 numbers
@@ -82,11 +82,11 @@ def test_the_meter_counts_tensors_while_they_live_and_views_not():
     assert peak_bytes(lambda: [torch.zeros(1000).sum() for _ in range(5)], CPU) == 4 * 1001 + 4 * 4
 
 
-def test_memory_in_use_grows_by_what_is_made():
+def test_memory_in_use_grows_by_what_is_allocated():
     before, size = bytes_in_use(CPU), 50 * 2**20
-    with mmap.mmap(-1, size) as fresh:  # an array might get memory that was freed before
+    with mmap.mmap(-1, size) as fresh:  # an array might reuse freed memory
         fresh.write(b"1" * size)
-        assert 40 < (bytes_in_use(CPU) - before) / 2**20 < 120  # the bytes that were written may linger
+        assert 40 < (bytes_in_use(CPU) - before) / 2**20 < 120  # the written bytes may still be in memory
 
 
 def _config(**training):
@@ -108,7 +108,7 @@ def _config(**training):
     return config.parse(table)
 
 
-def test_auto_is_settled_when_a_run_is_assembled_and_said_in_a_sentence(caplog, monkeypatch):
+def test_auto_is_resolved_when_a_run_is_assembled_and_logged(caplog, monkeypatch):
     caplog.set_level(logging.INFO, "fedmcc")
     monkeypatch.setattr("fedmcc.training.chunk_size.bytes_in_use", lambda device: 0)
     prepared = assemble(_config(chunk="auto", memory_limit="1.5MB"), load_dataset("digits", limit=80))
@@ -119,24 +119,24 @@ def test_auto_is_settled_when_a_run_is_assembled_and_said_in_a_sentence(caplog, 
     assert config.parse(tomllib.loads(config.dump(prepared.config))).training.chunk == chunk
 
 
-def _ghosts(caplog, norm, **training):
+def _warnings(caplog, norm, **training):
     caplog.clear()
     table = _config(**training)
     assemble(replace(table, encoder=replace(table.encoder, norm=norm)), load_dataset("digits", limit=80))
     return [message for message in caplog.messages if "chunk-normalised" in message]
 
 
-def test_batch_norm_and_chunks_are_warned_of_once_with_the_remedy(caplog):
-    (warning,) = _ghosts(caplog, "batch", chunk=8)
+def test_batch_norm_with_chunks_is_warned_of_once_with_the_remedy(caplog):
+    (warning,) = _warnings(caplog, "batch", chunk=8)
     assert 'set encoder.norm to "group"' in warning
-    assert not _ghosts(caplog, "group", chunk=8)
-    assert not _ghosts(caplog, "batch")
-    assert not _ghosts(caplog, "batch", chunk=40)  # the whole batch is one chunk
+    assert not _warnings(caplog, "group", chunk=8)
+    assert not _warnings(caplog, "batch")
+    assert not _warnings(caplog, "batch", chunk=40)  # the whole batch is one chunk
 
 
 @pytest.mark.parametrize("closed_form", [True, False])
 def test_a_federation_in_chunks_is_the_federation_without(tmp_path, closed_form):
-    """Two clients, two stages, to rounding."""
+    """Two clients and two stages, equal up to rounding."""
     images = load_dataset("digits", limit=200)
     runs, states = [], []
     for name, training in (("whole", {}), ("chunks", {"chunk": 7, "closed_form": closed_form})):
@@ -151,7 +151,7 @@ def test_a_federation_in_chunks_is_the_federation_without(tmp_path, closed_form)
         torch.testing.assert_close(states[1][key], value, rtol=1e-3, atol=1e-5)
 
 
-def test_chunks_in_worker_processes_give_the_bits_of_chunks_in_this_one(tmp_path):
+def test_chunks_in_worker_processes_are_bit_identical_to_those_in_this_one(tmp_path):
     images, models = load_dataset("digits", limit=120), []
     for engine in (PoolOptions(workers=2), EmbeddedOptions()):
         prepared = assemble(replace(_config(chunk=7), engine=engine), images)
@@ -165,20 +165,20 @@ def test_chunks_in_worker_processes_give_the_bits_of_chunks_in_this_one(tmp_path
     ("options", "message"),
     [
         ({"chunk": 0}, r"training\.chunk is 0: give 1 image or more"),
-        ({"chunk": "auto"}, r"training\.chunk is auto: say what it must fit"),
+        ({"chunk": "auto"}, r"training\.chunk is auto: set training\.memory_limit"),
         ({"memory_limit": "much"}, r"training\.memory_limit is 'much': give a size such as"),
     ],
 )
-def test_options_that_cannot_work_are_refused_with_a_remedy(options, message):
+def test_invalid_options_are_refused_with_a_remedy(options, message):
     with pytest.raises(InputError, match=message):
         Training(**options)
 
 
-def test_a_chunk_of_a_batch_or_more_is_no_chunk():
+def test_a_batch_that_fits_into_one_chunk_is_not_split():
     assert Training(chunk=8).chunks(8) is None
     assert Training().chunks(8) is None
     assert Training(chunk=8, closed_form=False).chunks(9).closed_form is False
-    with pytest.raises(InputError, match="is settled when a run is assembled"):
+    with pytest.raises(InputError, match="is auto, which only a run resolves"):
         Training(chunk="auto", memory_limit="1GB").chunks(9)
 
 

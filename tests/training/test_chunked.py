@@ -29,23 +29,23 @@ def _net(norm="group", dropout=0.0):
 
 def _pair(n):
     a, b = torch.rand(2, n, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return chunked.Made(a, b)
+    return chunked.StoredPair(a, b)
 
 
 class Outputs(NamedTuple):
-    aim: Tensor
-    guess: Tensor
+    target: Tensor
+    online: Tensor
 
 
 class Following(Stage):
-    """The target first, which draws random numbers as well, then the online branch."""
+    """Run the target first, which also draws random numbers, then the online branch."""
 
     def represent(self, net, a, b):
-        (aim,) = without_gradient(lambda: (net.target.encoder(b),))
-        return Outputs(aim, net.online.encoder(a))
+        (target,) = without_gradient(lambda: (net.target.encoder(b),))
+        return Outputs(target, net.online.encoder(a))
 
     def loss(self, outputs):
-        return (outputs.guess @ outputs.aim.T).logsumexp(dim=1).mean()
+        return (outputs.online @ outputs.target.T).logsumexp(dim=1).mean()
 
 
 FOLLOWING = Following(name="x", rounds=1, epochs=1, trained=("online",), shared=("online",))
@@ -56,7 +56,7 @@ def _gradient(net):
 
 
 @given(st.integers(1, 500), st.integers(1, 500))
-def test_chunks_are_few_alike_and_cover_the_batch_in_order(n, chunk):
+def test_chunks_are_few_of_equal_size_and_cover_the_batch_in_order(n, chunk):
     parts = chunked.split(n, chunk)
     sizes = [rows.stop - rows.start for rows in parts]
     assert [row for rows in parts for row in range(n)[rows]] == list(range(n))
@@ -65,8 +65,8 @@ def test_chunks_are_few_alike_and_cover_the_batch_in_order(n, chunk):
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_dropout_draws_the_same_numbers_in_both_passes_and_goes_on_after_them():
-    """Against the graph of all chunks at once, which draws each number once."""
+def test_dropout_draws_the_same_numbers_in_both_passes():
+    """Compare with the graph of all chunks at once, which draws each number once."""
     with torch.random.fork_rng():
         net = _net(dropout=0.5)
         trainable(net, FOLLOWING)
@@ -83,7 +83,7 @@ def test_dropout_draws_the_same_numbers_in_both_passes_and_goes_on_after_them():
 
 @pytest.mark.parametrize("momentum", [0.1, None])
 def test_the_first_layers_running_statistics_are_those_of_a_single_pass(momentum):
-    """Deeper layers see what chunk-normalised layers give them, as the contracts of all methods say."""
+    """Inputs of deeper layers are chunk-normalised; tests/contracts/test_chunks.py covers them."""
     net = _net("batch")
     for layer in net.modules():
         if isinstance(layer, nn.BatchNorm2d):
@@ -111,11 +111,11 @@ def test_chunks_of_three_or_more_never_leave_a_single_image(n, chunk):
 
 
 class Scarce(Following):
-    """A device that has room for two images."""
+    """Simulates a device with memory for two images."""
 
     def represent(self, net, a, b):
         if len(a) > 2:
-            raise torch.OutOfMemoryError("no room")
+            raise torch.OutOfMemoryError("out of memory")
         return super().represent(net, a, b)
 
 
@@ -135,22 +135,22 @@ def test_out_of_memory_halves_the_chunk_and_the_gradient_is_the_same(caplog):
     assert chunks.chunk == 2
     assert torch.equal(_gradient(net), _gradient(twin))
     assert all(torch.equal(net.state_dict()[key], value) for key, value in twin.state_dict().items())
-    assert "goes on in chunks of 2 images" in caplog.text
+    assert "training continues in chunks of 2 images" in caplog.text
 
 
 class Failing(Following):
-    """Fails in the second pass, when the statistics have been touched."""
+    """Fails in the second pass, after the running statistics have changed."""
 
     def represent(self, net, a, b):
         if torch.is_grad_enabled() and self.calls:
-            raise torch.OutOfMemoryError("no room")
+            raise torch.OutOfMemoryError("out of memory")
         self.calls.append(1)
         return super().represent(net, a, b)
 
     calls: list = []  # noqa: RUF012
 
 
-def test_after_an_error_running_statistics_are_as_before(monkeypatch):
+def test_an_error_restores_the_running_statistics(monkeypatch):
     monkeypatch.setattr(Failing, "calls", [])
     net = _net("batch").train()
     before = deepcopy(net.state_dict())
@@ -168,10 +168,10 @@ def test_a_single_image_that_does_not_fit_is_an_error(monkeypatch):
 
 
 def _never(self, net, a, b):
-    raise torch.OutOfMemoryError("no room at all")
+    raise torch.OutOfMemoryError("out of memory")
 
 
-def test_ghosts_are_batch_norms_outside_of_what_is_frozen():
+def test_only_batch_norm_outside_frozen_parts_normalises_by_chunk():
     net = Network(Branch(ConvNetOptions(width=4, norm="batch").build(1, 8), nn.Linear(32, 4)))
     assert chunked.normalises_by_chunk(net)
     assert not chunked.normalises_by_chunk(net, ["online.encoder"])
@@ -186,17 +186,17 @@ def _step_bytes(n, chunk):
     a, b = torch.rand(2, n, 1, 32, 32)
     if chunk is None:
         return peak_bytes(lambda: stage.loss(stage.represent(net, a, b)).backward(), CPU)
-    return peak_bytes(lambda: chunked.backward(net, stage, chunked.Made(a, b), chunk), CPU)
+    return peak_bytes(lambda: chunked.backward(net, stage, chunked.StoredPair(a, b), chunk), CPU)
 
 
-def test_of_what_a_step_needs_only_the_outputs_grow_with_the_batch():
+def test_only_the_memory_of_the_outputs_grows_with_the_batch():
     few, many = (_step_bytes(n, 32) for n in (64, 512))
-    outputs = 4 * 16 * 4  # bytes of an image: four projections
+    outputs = 4 * 16 * 4  # bytes per image: four projections
     assert many - few <= (512 - 64) * outputs
     assert _step_bytes(512, None) > 7 * _step_bytes(64, None)
 
 
-def test_nothing_is_said_when_all_goes_well(caplog):
+def test_nothing_is_logged_without_errors(caplog):
     caplog.set_level(logging.DEBUG)
     chunked.Chunks(2)(_net(), FOLLOWING, _pair(4))
     assert not caplog.records

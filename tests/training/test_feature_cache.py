@@ -1,4 +1,4 @@
-"""Kept features: what they are, how they are paired, how many are kept, and that it changes no bit."""
+"""Cached features: their values, pairs and memory limit; runs are bit-identical without the cache."""
 
 import pickle
 from dataclasses import replace
@@ -16,7 +16,7 @@ from fedmcc.numerics.randomness import generator
 from fedmcc.runs import experiment
 from fedmcc.runs.build import assemble, build_network
 from fedmcc.runs.directory import load_run
-from fedmcc.training.feature_cache import FeatureCache, Source, pairs_of_features
+from fedmcc.training.feature_cache import FeatureCache, FeatureSource, feature_pairs
 from fedmcc.training.loop import Training
 
 VIEWS, SIZE = 3, 2**30
@@ -43,7 +43,7 @@ def _config(clients=3, training=(), engine=(), **method):
 def _source(client=0, images=20):
     config = _config()
     pixels = load_dataset("digits", limit=images).images
-    return Source(pixels, config.views, VIEWS, (config.general.seed, client, "clustering"))
+    return FeatureSource(pixels, config.views, VIEWS, (config.general.seed, client, "clustering"))
 
 
 def _encoder(seed=3):
@@ -60,7 +60,7 @@ def _run(path, config):
     return _outcome(experiment.run(replace(config, data=replace(config.data, limit=60)), path))
 
 
-def test_features_are_the_encoders_word_on_views_drawn_from_seed_client_and_stage():
+def test_features_are_those_of_views_drawn_from_seed_client_and_stage():
     source, encoder = _source(), _encoder()
     draw = generator(3, "cache", 0, "clustering")
     with torch.no_grad():
@@ -72,7 +72,7 @@ def test_features_are_the_encoders_word_on_views_drawn_from_seed_client_and_stag
 def test_an_epoch_pairs_two_different_views_of_every_image_once():
     numbers = torch.arange(10 * 4.0).reshape(10, 4, 1)  # image i, view v: 4 i + v
     seen = []
-    for a, b in pairs_of_features(numbers, 3, torch.Generator().manual_seed(0)):
+    for a, b in feature_pairs(numbers, 3, torch.Generator().manual_seed(0)):
         assert torch.equal(a // 4, b // 4)
         assert (a != b).all()
         seen += (a // 4).flatten().tolist()
@@ -81,14 +81,14 @@ def test_an_epoch_pairs_two_different_views_of_every_image_once():
 
 def test_all_ordered_pairs_of_views_are_drawn_about_equally_often():
     draw, numbers = torch.Generator().manual_seed(0), torch.arange(4.0).expand(1200, 4).unsqueeze(2)
-    ((a, b),) = pairs_of_features(numbers, 1200, draw)
+    ((a, b),) = feature_pairs(numbers, 1200, draw)
     counts = torch.bincount((4 * a + b).flatten().long(), minlength=16).reshape(4, 4)
     assert counts.diagonal().sum() == 0
     others = counts[~torch.eye(4, dtype=torch.bool)]
     assert (others - 100).abs().max() < 40  # four standard deviations
 
 
-def test_what_is_asked_for_again_is_not_computed_again():
+def test_cached_features_are_not_computed_again():
     cache, source, encoder = FeatureCache(), _source(), _encoder()
     first = cache.get(source, encoder, 8, SIZE)
     assert cache.get(replace(source), encoder, 8, SIZE) is first
@@ -96,7 +96,7 @@ def test_what_is_asked_for_again_is_not_computed_again():
 
 
 @pytest.mark.parametrize("change", ["encoder", "images", "client"])
-def test_what_came_from_something_else_is_not_taken(change):
+def test_features_of_another_encoder_image_set_or_client_are_not_used(change):
     cache, source, encoder = FeatureCache(), _source(), _encoder()
     first = cache.get(source, encoder, 8, SIZE)
     if change == "encoder":
@@ -104,13 +104,13 @@ def test_what_came_from_something_else_is_not_taken(change):
     elif change == "images":
         source = replace(source, images=source.images[::-1])
     else:
-        source = replace(source, place=(3, 1, "clustering"))
-    found = cache.get(source, encoder, 8, SIZE)
-    assert not torch.equal(found, first)
-    assert torch.equal(found, source.features(encoder, 8))
+        source = replace(source, key=(3, 1, "clustering"))
+    second = cache.get(source, encoder, 8, SIZE)
+    assert not torch.equal(second, first)
+    assert torch.equal(second, source.features(encoder, 8))
 
 
-def test_no_more_is_kept_than_the_limit_and_of_clients_in_turn_as_many_as_fit():
+def test_the_cache_stays_within_its_limit_and_keeps_as_many_clients_as_fit():
     cache, encoder, sources = FeatureCache(), _encoder(), [_source(client) for client in range(5)]
     limit, rounds = 3 * sources[0].bytes(encoder), []
     for _ in range(2):
@@ -120,7 +120,7 @@ def test_no_more_is_kept_than_the_limit_and_of_clients_in_turn_as_many_as_fit():
     assert again == [True, True, False, False, True]
 
 
-def test_processes_share_the_limit_and_a_copy_begins_empty():
+def test_processes_share_the_limit_and_a_pickled_copy_is_empty():
     encoder, cache = _encoder(), FeatureCache(processes=2)
     limit = 4 * _source().bytes(encoder)
     for client in range(4):
@@ -130,7 +130,7 @@ def test_processes_share_the_limit_and_a_copy_begins_empty():
     assert (copy.bytes, copy.processes) == (0, 2)
 
 
-def test_clients_of_a_run_have_one_cache_which_ends_with_the_engine():
+def test_clients_of_a_run_share_one_cache_which_the_engine_clears():
     assembled = assemble(_config(), load_dataset("digits", limit=60))
     caches = {id(client.cache) for client in assembled.engine.clients.values()}
     assert len(caches) == 1
@@ -140,14 +140,14 @@ def test_clients_of_a_run_have_one_cache_which_ends_with_the_engine():
     assert cache.bytes == 0
 
 
-def test_a_run_has_the_same_bits_with_features_kept_lost_or_in_other_processes(tmp_path):
+def test_a_run_is_bit_identical_with_features_cached_evicted_or_in_other_processes(tmp_path):
     kept = _run(tmp_path / "kept", _config())
-    needed = str(20 * 8 * 32 * 4)  # of one client: 20 images, 8 views, 32 features, 4 bytes
+    needed = str(20 * 8 * 32 * 4)  # one client: 20 images, 8 views, 32 features, 4 bytes
     assert _run(tmp_path / "lost", _config(training={"cache_limit": needed})) == kept
     assert _run(tmp_path / "pool", _config(engine={"name": "pool", "workers": 2})) == kept
 
 
-def test_a_run_resumed_in_its_second_stage_ends_in_the_same_bits(tmp_path):
+def test_a_run_resumed_in_its_second_stage_is_bit_identical(tmp_path):
     straight = _run(tmp_path / "straight", _config())
     config = replace(_config(), data=replace(_config().data, limit=60))
     prepared = experiment.prepare(config)
@@ -165,14 +165,14 @@ def test_a_run_resumed_in_its_second_stage_ends_in_the_same_bits(tmp_path):
     assert _outcome(run) == straight
 
 
-def test_a_client_whose_features_do_not_fit_trains_on_fresh_views(tmp_path):
+def test_a_client_whose_features_do_not_fit_draws_new_views(tmp_path):
     fresh = _run(tmp_path / "fresh", _config(views_per_image=0))
     assert _run(tmp_path / "large", _config(training={"cache_limit": "1KB"})) == fresh
     assert _run(tmp_path / "kept", _config()) != fresh
 
 
 def test_chunks_of_features_have_the_losses_of_whole_batches(tmp_path):
-    """With group normalisation, where chunks are exact in the first stage as well."""
+    """With group normalisation, with which chunks are also exact in the first stage."""
     config = _config()
     config = replace(config, encoder=replace(config.encoder, norm="group"))
     whole, parts = (
@@ -189,7 +189,7 @@ def test_a_number_of_views_without_a_pair_is_refused(kind, section, views):
         kind(views_per_image=views)
 
 
-def test_a_limit_that_is_no_size_is_refused():
+def test_an_invalid_limit_is_refused():
     with pytest.raises(InputError, match=r"training\.cache_limit is 'much'"):
         Training(cache_limit="much")
 

@@ -7,20 +7,20 @@ from fedmcc.errors import InputError
 from fedmcc.methods import METHODS
 from fedmcc.methods.base import Stage
 from fedmcc.networks.convnet import ConvNetOptions
-from fedmcc.training.loop import DivergedError, Training, lazy_pairs, pairs_of_views, train, trainable
+from fedmcc.training.loop import DivergedError, Training, lazy_pairs, train, trainable, view_pairs
 from fedmcc.views import Views, preset
 
 CPU = torch.device("cpu")
 
 
 def _numbered(n):
-    """Images of one grey level each, from which a view without augmentation can be told."""
+    """Images of one grey level each, which identifies the image of a view without augmentation."""
     return np.broadcast_to(np.arange(n, dtype=np.uint8)[:, None, None, None], (n, 1, 8, 8)).copy()
 
 
 def _epoch(n, batch_size, seed=0, views=None):
     draw = torch.Generator().manual_seed(seed)
-    return list(pairs_of_views(_numbered(n), views or Views(), batch_size, draw, CPU))
+    return list(view_pairs(_numbered(n), views or Views(), batch_size, draw, CPU))
 
 
 def _net(name="mcc", norm="batch"):
@@ -40,11 +40,11 @@ def test_an_epoch_has_only_full_batches_and_no_image_twice(n, batch_size):
     assert len(set(seen)) == len(seen) == n // batch_size * batch_size
 
 
-def test_over_epochs_every_image_has_its_turn():
+def test_over_several_epochs_every_image_is_used():
     draw = torch.Generator().manual_seed(0)
     seen = set()
     for _ in range(12):
-        for a, _b in pairs_of_views(_numbered(10), Views(), 4, draw, CPU):
+        for a, _b in view_pairs(_numbered(10), Views(), 4, draw, CPU):
             seen |= set(_levels(a))
     assert seen == set(range(10))
 
@@ -68,7 +68,7 @@ def test_same_generator_same_batches_another_seed_others():
 def test_views_made_for_some_rows_are_those_of_the_whole_batch(rows):
     images = np.random.default_rng(0).integers(0, 256, (10, 3, 12, 12), dtype=np.uint8)
     draws = [torch.Generator().manual_seed(4) for _ in range(2)]
-    whole = list(pairs_of_views(images, preset("photo"), 5, draws[0], CPU))
+    whole = list(view_pairs(images, preset("photo"), 5, draws[0], CPU))
     drawn = list(lazy_pairs(images, preset("photo"), 5, draws[1], CPU))
     assert [len(pair) for pair in drawn] == [5, 5]
     for pair, views in zip(drawn, whole, strict=True):
@@ -79,11 +79,11 @@ def test_views_made_for_some_rows_are_those_of_the_whole_batch(rows):
 def test_images_mapped_from_disk_and_read_only_can_be_trained_on(tmp_path):
     np.save(tmp_path / "images.npy", _numbered(6))
     mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
-    pairs = list(pairs_of_views(mapped, Views(), 3, torch.Generator().manual_seed(0), CPU))
+    pairs = list(view_pairs(mapped, Views(), 3, torch.Generator().manual_seed(0), CPU))
     assert all(torch.equal(a, c) for (a, _), (c, _) in zip(pairs, _epoch(6, 3), strict=True))
 
 
-class Nowhere(Stage):
+class ScaledSum(Stage):
     """A stage whose loss is the sum of its outputs, times a given number."""
 
     factor = float("nan")
@@ -96,9 +96,9 @@ class Nowhere(Stage):
 
 
 @pytest.mark.parametrize("factor", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_stops_training_with_a_remedy(monkeypatch, factor):
-    monkeypatch.setattr(Nowhere, "factor", factor)
-    stage = Nowhere(name="x", rounds=1, epochs=1, trained=("online",), shared=("online",))
+def test_an_infinite_or_nan_loss_stops_training_with_a_remedy(monkeypatch, factor):
+    monkeypatch.setattr(ScaledSum, "factor", factor)
+    stage = ScaledSum(name="x", rounds=1, epochs=1, trained=("online",), shared=("online",))
     net = _net("cc")
     optimizer = Training().build_optimizer(trainable(net, stage))
     pair = (torch.rand(4, 1, 8, 8), torch.rand(4, 1, 8, 8))
@@ -114,15 +114,15 @@ def test_yielded_losses_are_those_before_each_step():
     assert list(train(net, stage, pairs, optimizer)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_only_the_trained_parts_ask_for_gradients_and_only_the_frozen_are_in_eval_mode():
+def test_only_the_trained_parts_require_gradients_and_only_the_frozen_are_in_eval_mode():
     net = _net()
     parts = {"trained": ("online.cluster_projector",), "shared": ("online.cluster_projector",)}
     stage = Stage(name="x", rounds=1, epochs=1, frozen=("online.encoder",), **parts)
     net.eval()
-    found = trainable(net, stage)
-    assert [id(p) for p in found] == [id(p) for p in net.online.cluster_projector.parameters()]
-    asking = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
-    assert asking == {
+    parameters = trainable(net, stage)
+    assert [id(p) for p in parameters] == [id(p) for p in net.online.cluster_projector.parameters()]
+    requiring = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
+    assert requiring == {
         name for name, _ in net.named_parameters() if name.startswith("online.cluster_projector.")
     }
     assert not any(module.training for module in net.online.encoder.modules())
@@ -131,10 +131,10 @@ def test_only_the_trained_parts_ask_for_gradients_and_only_the_frozen_are_in_eva
 
 
 def test_frozen_statistics_do_not_move_while_training(monkeypatch):
-    monkeypatch.setattr(Nowhere, "factor", 1.0)
+    monkeypatch.setattr(ScaledSum, "factor", 1.0)
     net = _net("cc")
     parts = {"trained": ("online.instance_projector",), "shared": ("online.instance_projector",)}
-    stage = Nowhere(name="x", rounds=1, epochs=1, frozen=("online.encoder",), **parts)
+    stage = ScaledSum(name="x", rounds=1, epochs=1, frozen=("online.encoder",), **parts)
     before = {name: buffer.clone() for name, buffer in net.online.encoder.named_buffers()}
     pair = (torch.rand(4, 1, 8, 8), torch.rand(4, 1, 8, 8))
     list(train(net, stage, [pair], Training().build_optimizer(trainable(net, stage))))
@@ -174,13 +174,13 @@ def test_a_cosine_lowers_the_learning_rate_over_a_stage(optimizer, passed, share
         ("sgd_momentum", -0.1),
     ],
 )
-def test_options_that_cannot_work_are_refused_by_name(field, value):
+def test_invalid_options_are_refused_by_name(field, value):
     with pytest.raises(InputError, match=rf"training\.{field} is {value}"):
         Training(**{field: value})
 
 
 def _stepped(make):
-    """Weights that lie channels last in memory after three steps."""
+    """Weights in channels-last layout after three steps."""
     numbers = torch.linspace(-1, 1, 4 * 3 * 3 * 3).reshape(4, 3, 3, 3)
     weight = nn.Parameter(numbers.contiguous(memory_format=torch.channels_last))
     optimizer = make([weight])
@@ -191,7 +191,7 @@ def _stepped(make):
     return weight.detach()
 
 
-def test_adam_in_one_pass_is_adam_whatever_the_layout():
+def test_fused_adam_equals_adam_for_any_memory_layout():
     plain = _stepped(lambda weights: torch.optim.Adam(weights, 0.01, weight_decay=0.1, foreach=False))
-    ours = _stepped(Training(learning_rate=0.01, weight_decay=0.1).build_optimizer)
-    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-7)
+    fused = _stepped(Training(learning_rate=0.01, weight_decay=0.1).build_optimizer)
+    torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-7)

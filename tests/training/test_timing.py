@@ -3,52 +3,52 @@ import pytest
 from fedmcc.training.timing import measuring, start_phase, timed
 
 
-class Hands:
-    """A clock that is moved by hand."""
+class FakeTime:
+    """A time source that the test advances."""
 
     now = 100.0
 
     def __call__(self) -> float:
         return self.now
 
-    def move(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.now += seconds
 
 
 @pytest.fixture
-def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
-    made = Hands()
-    monkeypatch.setattr("fedmcc.training.timing.perf_counter", made)
-    return made
+def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    source = FakeTime()
+    monkeypatch.setattr("fedmcc.training.timing.perf_counter", source)
+    return source
 
 
-def test_time_belongs_to_the_innermost_range(hands: Hands) -> None:
+def test_time_belongs_to_the_innermost_range(fake_time: FakeTime) -> None:
     with measuring() as clock, timed("outer"):
-        hands.move(1)
+        fake_time.advance(1)
         with timed("inner"):
-            hands.move(2)
-        hands.move(4)
+            fake_time.advance(2)
+        fake_time.advance(4)
     assert clock.parts() == {"rest": 0, "outer": 5, "inner": 2}
 
 
-def test_parts_of_all_chapters_add_up_to_the_wall_clock(hands: Hands) -> None:
+def test_parts_of_all_phases_add_up_to_the_wall_clock(fake_time: FakeTime) -> None:
     with measuring() as clock:
-        hands.move(8)
+        fake_time.advance(8)
         for number in range(2):
-            start_phase(f"chapter {number}")
+            start_phase(f"phase {number}")
             with timed("work"):
-                hands.move(1)
-            hands.move(2)
-    assert sum(clock.parts().values()) == clock.total == hands.now - 100
+                fake_time.advance(1)
+            fake_time.advance(2)
+    assert sum(clock.parts().values()) == clock.total == fake_time.now - 100
     assert clock.seconds["before", "rest"] == 8
-    assert clock.seconds["chapter 1", "work"] == 1
+    assert clock.seconds["phase 1", "work"] == 1
 
 
-def test_an_error_in_a_range_closes_it(hands: Hands) -> None:
+def test_an_error_in_a_range_closes_it(fake_time: FakeTime) -> None:
     with measuring() as clock:
         with pytest.raises(ValueError, match="no"), timed("work"):
             raise ValueError("no")
-        hands.move(1)
+        fake_time.advance(1)
     assert clock.parts() == {"rest": 1, "work": 0}
 
 
@@ -60,7 +60,7 @@ def test_an_accelerator_is_waited_for_at_both_ends_of_a_range() -> None:
         assert len(waits) == 2
 
 
-def test_nothing_is_measured_unless_somebody_asks() -> None:
+def test_nothing_is_measured_without_a_clock() -> None:
     with measuring() as clock:
         pass
     before = dict(clock.seconds)

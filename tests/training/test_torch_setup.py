@@ -1,4 +1,4 @@
-"""Memory that is kept, lower precision, compiled encoders: what they change, and where there is none."""
+"""Memory kept by glibc, lower precision and compiled encoders: their effect, and where they are missing."""
 
 import logging
 import os
@@ -44,12 +44,12 @@ def test_bfloat16_is_close_to_float32_and_not_the_same(tmp_path):
     assert lower != full
 
 
-def test_bfloat16_goes_with_chunks(tmp_path):
+def test_bfloat16_works_with_chunks(tmp_path):
     whole, parts = (_losses(tmp_path / str(n), precision="bfloat16", chunk=n) for n in (8, 4))
     assert parts == pytest.approx(whole, rel=0.1)
 
 
-def test_the_loss_sees_float32_whatever_the_network_computes_in():
+def test_the_loss_gets_float32_in_any_precision():
     net, stage = build_network(_config(), 1), _config().method.stages()[0]
     views = torch.rand(2, 4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     full, lower = (replace(stage, precision=kind).outputs(net, *views) for kind in (None, torch.bfloat16))
@@ -60,13 +60,13 @@ def test_the_loss_sees_float32_whatever_the_network_computes_in():
         assert not torch.equal(own, other)
 
 
-def test_a_cpu_is_left_in_float32_unless_told_otherwise():
+def test_a_cpu_uses_float32_by_default():
     assert resolve_precision("auto", CPU) == "float32"
     assert resolve_precision("bfloat16", CPU) == "bfloat16"
 
 
-def test_a_device_without_bfloat16_is_said():
-    with pytest.raises(InputError, match=r"training\.precision is bfloat16, which mps does not have"):
+def test_bfloat16_on_a_device_without_it_is_refused():
+    with pytest.raises(InputError, match=r"training\.precision is bfloat16, which mps does not support"):
         resolve_precision("bfloat16", torch.device("mps"))
 
 
@@ -79,7 +79,7 @@ def test_compiled_encoders_are_in_use_under_the_same_names(monkeypatch):
         torch.testing.assert_close(branch.encoder(images), 2 * other.encoder(images))
 
 
-def test_where_nothing_can_be_compiled_one_sentence_says_so_and_all_is_as_before(monkeypatch, caplog):
+def test_a_failing_compiler_is_logged_in_one_sentence_and_encoders_stay_as_they_were(monkeypatch, caplog):
     def missing(call, **_):
         def broken(images):
             raise RuntimeError("No working C++ compiler found.\nMore of it")
@@ -90,7 +90,7 @@ def test_where_nothing_can_be_compiled_one_sentence_says_so_and_all_is_as_before
     with caplog.at_level(logging.WARNING, logger=torch_setup.__name__):
         net = build_network(_config(compile=True), 1).eval()
     (record,) = caplog.records
-    assert record.getMessage().endswith("torch.compile fails here: No working C++ compiler found.")
+    assert record.getMessage().endswith("because torch.compile failed: No working C++ compiler found.")
     images, plain = torch.rand(2, 1, 8, 8), build_network(_config(), 1).eval()
     assert torch.equal(net.target.encoder(images), plain.target.encoder(images))
 
@@ -117,10 +117,10 @@ def _faults(**variables):
     )
 
 
-def test_memory_of_a_step_is_asked_for_once_unless_somebody_chose_otherwise():
-    if platform.libc_ver()[0] != "glibc":  # what other C libraries do with memory is theirs
+def test_memory_of_a_step_is_reused_unless_glibc_is_configured_otherwise():
+    if platform.libc_ver()[0] != "glibc":  # other C libraries are not configured
         assert not torch_setup.keep_freed_memory()
         return
-    first_map = 256 * 16 * 28 * 28 * 4 / os.sysconf("SC_PAGESIZE")  # of the first convolution, in pages
+    first_map = 256 * 16 * 28 * 28 * 4 / os.sysconf("SC_PAGESIZE")  # pages of the first convolution's output
     assert _faults() < 0.1 * first_map
     assert _faults(MALLOC_TRIM_THRESHOLD_="131072") > first_map

@@ -14,15 +14,15 @@ from fedmcc.methods.base import Memory, Stage
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics.randomness import generator
 from fedmcc.numerics.state_dicts import State, add_prefix, copy_into, detached, select, strip_prefix
-from fedmcc.training.chunked import Pair
-from fedmcc.training.feature_cache import FeatureCache, Features, Source, pairs_of_features
-from fedmcc.training.loop import Step, Training, lazy_pairs, moved, train, trainable
+from fedmcc.training.chunked import ViewPair
+from fedmcc.training.feature_cache import FeatureCache, Features, FeatureSource, feature_pairs
+from fedmcc.training.loop import Step, Training, lazy_pairs, to_device, train, trainable
 from fedmcc.training.timing import timed
-from fedmcc.training.torch_setup import lower_precision
+from fedmcc.training.torch_setup import autocast_dtype
 from fedmcc.views import Views
 
 PLAIN_BATCH = 512
-AnyPair = Pair | tuple[Tensor, Tensor]
+AnyPair = ViewPair | tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Client:
             memory = strip_prefix(f"memory.{stage.name}", state)
             memory["samples"] = torch.tensor(len(self.images))
             stage.receive(net, task, memory)
-        stage = replace(stage, precision=lower_precision(self.training.precision))
+        stage = replace(stage, precision=autocast_dtype(self.training.precision))
         parameters = trainable(net, stage)
         optimizer, losses = None, []
         if parameters:
@@ -82,13 +82,15 @@ class Client:
         if features is None:
             device = next(net.parameters()).device
             return stage, _over(stage, lambda: lazy_pairs(self.images, self.views, size, draw, device))
-        return replace(stage, on_features=True), _over(stage, lambda: pairs_of_features(features, size, draw))
+        return replace(stage, on_features=True), _over(stage, lambda: feature_pairs(features, size, draw))
 
     def _features(self, net: Network, stage: Stage) -> Features | None:
         """The features of views that the stage wants kept, if they fit."""
         if not stage.views_per_image:
             return None
-        source = Source(self.images, self.views, stage.views_per_image, (self.seed, self.index, stage.name))
+        source = FeatureSource(
+            self.images, self.views, stage.views_per_image, (self.seed, self.index, stage.name)
+        )
         encoder, limit = net.get_submodule(stage.encoder), self.training.cache_bytes
         if source.bytes(encoder) > limit:
             return None
@@ -115,7 +117,7 @@ class Client:
         device = next(net.parameters()).device
         for start in range(0, len(self.images), PLAIN_BATCH):
             rows = np.arange(start, min(start + PLAIN_BATCH, len(self.images)))
-            yield self.views.plain(moved(self.images[rows], device))
+            yield self.views.plain(to_device(self.images[rows], device))
 
     def _remember(
         self, net: Network, stage: Stage, memory: Memory, optimizer: torch.optim.Optimizer | None

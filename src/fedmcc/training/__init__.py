@@ -1,1 +1,1 @@
-"""The training loop, and how a batch fits into memory and time."""
+"""The training loop, and what it needs to fit batches into memory and to measure time."""

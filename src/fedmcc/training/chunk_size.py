@@ -1,4 +1,4 @@
-"""The largest chunk that fits a memory limit, found by measuring."""
+"""The largest chunk that fits into a memory limit, determined by measurement."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,59 +8,62 @@ from torch import Tensor
 from fedmcc.errors import InputError
 from fedmcc.methods.base import Stage
 from fedmcc.networks.momentum import Network
-from fedmcc.training.chunked import Pair, backward
+from fedmcc.training.chunked import ViewPair, backward
 from fedmcc.training.loop import Training, train, trainable
 from fedmcc.training.memory import bytes_in_use, peak_bytes
 
-FEWEST = 3  # images of a chunk; BatchNorm needs some
-MORE = 16  # images that tell what each of them needs
-MOMENTS = 2  # numbers that an optimiser keeps of a parameter, at most
-NETWORKS = 3  # in a task, in a reply and in what a client remembers
-COPIES = 3  # of the outputs of a batch: themselves, their gradient, what the loss makes of them
-MARGIN = 1.15  # convolutions and the allocator take 6 % beside the tensors of convnet, others perhaps more
+MIN_CHUNK = 3  # images; BatchNorm needs several
+LARGER_CHUNK = 16  # images in the second measurement, which gives the memory per image
+OPTIMIZER_VALUES = 2  # numbers that an optimiser stores per parameter, at most
+NETWORK_COPIES = 3  # in the task, in the update and in the client's state
+OUTPUT_COPIES = 3  # of a batch: the outputs, their gradient, and what the loss computes from them
+MARGIN = 1.15  # convolutions and the allocator add 6 % to the tensors of convnet, perhaps more elsewhere
 
 
-def largest_chunk(net: Network, stages: Iterable[Stage], pair: Pair, limit: int) -> int:
-    """As many images as a step of every stage may have in memory at once; the network is changed by it."""
-    training = [stage for stage in stages if stage.trained]
-    for stage in training:
-        _warm_up(net, stage, _Part(pair, min(FEWEST, len(pair))))
+def largest_chunk(net: Network, stages: Iterable[Stage], pair: ViewPair, limit: int) -> int:
+    """The largest number of images per chunk with which a step of every stage stays within the limit.
+
+    Measuring changes the weights of the network.
+    """
+    trained = [stage for stage in stages if stage.trained]
+    for stage in trained:
+        _warm_up(net, stage, _FirstImages(pair, min(MIN_CHUNK, len(pair))))
     free = limit - bytes_in_use(next(net.parameters()).device)
-    return min(_Fitting(net, stage, pair, limit, free).largest() for stage in training)
+    return min(_ChunkFit(net, stage, pair, limit, free).largest() for stage in trained)
 
 
-def _warm_up(net: Network, stage: Stage, pair: Pair) -> None:
-    """A step, after which all code is loaded and counts as in use: that is 100 MB and more."""
+def _warm_up(net: Network, stage: Stage, pair: ViewPair) -> None:
+    """Do one step, so that code loaded by it (100 MB and more) counts as memory in use."""
     optimizer = Training().build_optimizer(trainable(net, stage))
     for _ in train(net, stage, [pair], optimizer):
         net.zero_grad()
 
 
 @dataclass(frozen=True, eq=False)
-class _Fitting:
+class _ChunkFit:
     net: Network
     stage: Stage
-    pair: Pair
+    pair: ViewPair
     limit: int
     free: int  # bytes
 
     def largest(self) -> int:
-        """By a straight line through two small chunks: a large one would leave the process large."""
-        few = self._bytes(FEWEST)
-        if few > self.free:
-            raise self._refusal(few)
-        if len(self.pair) <= FEWEST:
+        """Extrapolate linearly from two small chunks; measuring a large one would enlarge the process."""
+        smallest = self._bytes(MIN_CHUNK)
+        if smallest > self.free:
+            raise self._limit_error(smallest)
+        if len(self.pair) <= MIN_CHUNK:
             return len(self.pair)
-        more = min(len(self.pair), MORE)
-        each = max(1.0, (self._bytes(more) - few) / (more - FEWEST))
-        return min(len(self.pair), FEWEST + int((self.free - few) / each))
+        larger = min(len(self.pair), LARGER_CHUNK)
+        per_image = max(1.0, (self._bytes(larger) - smallest) / (larger - MIN_CHUNK))
+        return min(len(self.pair), MIN_CHUNK + int((self.free - smallest) / per_image))
 
     def _bytes(self, chunk: int) -> float:
-        """What a step in such chunks needs, from one chunk alone and the size of its outputs."""
+        """Memory of a step with this chunk size, from measuring one chunk and the size of its outputs."""
         parameters = trainable(self.net, self.stage)
         self.net.zero_grad()
         device = parameters[0].device
-        part = _Part(self.pair, min(chunk, len(self.pair)))
+        part = _FirstImages(self.pair, min(chunk, len(self.pair)))
         outputs: list[Tensor] = []
 
         def step() -> None:
@@ -68,23 +71,23 @@ class _Fitting:
 
         measured = peak_bytes(step, device)
         row = sum(output[0].nbytes for output in outputs)
-        kept = MOMENTS * sum(parameter.nbytes for parameter in parameters)
-        kept += NETWORKS * sum(parameter.nbytes for parameter in self.net.parameters())
-        return MARGIN * measured + kept + COPIES * row * len(self.pair)
+        weights = OPTIMIZER_VALUES * sum(parameter.nbytes for parameter in parameters)
+        weights += NETWORK_COPIES * sum(parameter.nbytes for parameter in self.net.parameters())
+        return MARGIN * measured + weights + OUTPUT_COPIES * row * len(self.pair)
 
-    def _refusal(self, needed: float) -> InputError:
+    def _limit_error(self, needed: float) -> InputError:
         megabytes = (self.limit - self.free + needed) / 2**20
         return InputError(
-            f"training.memory_limit is {self.limit / 2**20:.0f} MB, but chunks of {FEWEST} images need about "
-            f"{megabytes:.0f} MB in all: raise it, or choose a smaller encoder or batch_size."
+            f"training.memory_limit is {self.limit / 2**20:.0f} MB, but chunks of {MIN_CHUNK} images "
+            f"need about {megabytes:.0f} MB in total: raise it, or choose a smaller encoder or batch_size."
         )
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _FirstImages:
     """The first images of a batch."""
 
-    pair: Pair
+    pair: ViewPair
     count: int
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
-"""The gradient of a batch larger than memory, in two passes over chunks of it.
+"""The gradient of a batch that does not fit into memory, in two passes over chunks of the batch.
 
-The first pass keeps the outputs and no graph. The loss of all outputs has a gradient at each row, the
-paper's alphas, which the second pass takes through the network, a chunk at a time.
+The first pass keeps the outputs without a graph. The gradient of the loss with respect to the outputs, the
+paper's alphas, is then propagated through the network in the second pass, one chunk at a time.
 """
 
 import logging
@@ -25,15 +25,15 @@ from fedmcc.training.timing import timed
 log = logging.getLogger(__name__)
 
 CHUNKED_BATCHNORM = (
-    "training.chunk is set and the network has BatchNorm: each chunk is normalised by itself, so that the "
+    "training.chunk is set and the network has BatchNorm: each chunk is normalised separately, so that the "
     "gradient is that of a chunk-normalised network. For the gradient of whole batches set encoder.norm to "
-    '"group", and method.norm where the method has it.'
+    '"group", and method.norm if the method has this option.'
 )
 
 
 @runtime_checkable
-class Pair(Protocol):
-    """Two views of a batch, made for any rows of it when they are asked for."""
+class ViewPair(Protocol):
+    """Two views of a batch, computed on demand for any slice of its rows."""
 
     def __len__(self) -> int: ...
 
@@ -41,15 +41,15 @@ class Pair(Protocol):
 
 
 class Result(NamedTuple):
-    """The loss of a whole batch, and its outputs; the gradients are in the parameters."""
+    """The loss and the outputs of a whole batch; the gradients are stored in the parameters."""
 
     loss: Tensor
     outputs: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
-    """A pair of views that are there already."""
+class StoredPair:
+    """Two views that are already computed."""
 
     a: Tensor
     b: Tensor
@@ -61,23 +61,24 @@ class Made:
         return self.a[rows], self.b[rows]
 
 
-def backward(net: nn.Module, stage: Stage, pair: Pair, chunk: int, closed_form: bool = True) -> Result:
-    """Add the gradient of the stage's loss to the parameters' own, with the graph of one chunk at a time.
+def backward(net: nn.Module, stage: Stage, pair: ViewPair, chunk: int, closed_form: bool = True) -> Result:
+    """Add the gradient of the stage's loss to the parameters, with the graph of one chunk at a time.
 
-    It is exact but for BatchNorm in training, which normalises each chunk by itself (D17).
+    The gradient is exact except with BatchNorm in training mode, which normalises each chunk separately
+    (D17).
     """
     passes = _Passes(net, stage, pair, split(len(pair), chunk))
-    _refuse_single_images(net, passes.chunks)
+    _require_batch_statistics(net, passes.chunks)
     with RunningStatistics(net) as statistics:
-        kept = passes.first(statistics)
-        loss, used = _turn_to_alphas(stage, kept, closed_form)
+        stored = passes.first(statistics)
+        loss, used = _replace_by_alphas(stage, stored, closed_form)
         statistics.rest()
-        passes.second(kept, used)
-    return Result(loss, kept.outputs)
+        passes.second(stored, used)
+    return Result(loss, stored.outputs)
 
 
 def split(n: int, chunk: int) -> list[slice]:
-    """As few chunks as possible, of sizes that differ by one at most, so that none has odd statistics."""
+    """The smallest number of chunks, with sizes that differ by at most one, so that none is very small."""
     count = -(-n // chunk)
     ends = [n * number // count for number in range(count + 1)]
     return [slice(start, end) for start, end in pairwise(ends)]
@@ -85,13 +86,13 @@ def split(n: int, chunk: int) -> list[slice]:
 
 @dataclass
 class Chunks:
-    """Chunked gradients whose chunk is halved when an accelerator's memory does not do."""
+    """Gradients in chunks, whose size is halved when an accelerator runs out of memory."""
 
     chunk: int
     closed_form: bool = True
 
-    def __call__(self, net: nn.Module, stage: Stage, pair: Pair) -> Result:
-        """`backward`, as often as it takes to find a chunk that fits."""
+    def __call__(self, net: nn.Module, stage: Stage, pair: ViewPair) -> Result:
+        """Call `backward` with smaller and smaller chunks until one fits."""
         device = next(net.parameters()).device
         state = GlobalRandomState.of(device)
         while True:
@@ -101,7 +102,7 @@ class Chunks:
                 if self.chunk == 1:
                     raise
             self.chunk = -(-self.chunk // 2)
-            log.warning("Out of memory: training goes on in chunks of %d images.", self.chunk)
+            log.warning("Out of memory: training continues in chunks of %d images.", self.chunk)
             net.zero_grad()
             state.restore()
             if device.type != "cpu":
@@ -109,29 +110,29 @@ class Chunks:
 
 
 def normalises_by_chunk(net: nn.Module, frozen: Sequence[str] = ()) -> bool:
-    """Whether chunks would be normalised by themselves: by BatchNorm outside of what is frozen."""
-    still = {layer for part in frozen for layer in net.get_submodule(part).modules()}
-    return any(isinstance(layer, _BatchNorm) and layer not in still for layer in net.modules())
+    """Whether the network has BatchNorm outside its frozen parts, which normalises each chunk separately."""
+    inactive = {layer for part in frozen for layer in net.get_submodule(part).modules()}
+    return any(isinstance(layer, _BatchNorm) and layer not in inactive for layer in net.modules())
 
 
 @dataclass(eq=False)
-class _Kept:
-    """All outputs, which of them a gradient reaches, and what each chunk keeps for the second pass."""
+class _Stored:
+    """The outputs of all chunks, which of them need a gradient, and a tape per chunk for the second pass."""
 
     count: int
     outputs: tuple[Tensor, ...] = ()
-    reached: list[bool] = field(default_factory=list)
+    needs_gradient: list[bool] = field(default_factory=list)
     tapes: list[Tape] = field(default_factory=list)
 
     def add(self, part: tuple[Tensor, ...], rows: slice, tape: Tape) -> None:
-        """Put the outputs of a chunk in their rows."""
+        """Copy the outputs of a chunk into their rows."""
         if not self.tapes:
-            self.reached = [output.requires_grad for output in part]
+            self.needs_gradient = [output.requires_grad for output in part]
             self.outputs = _like(part, [output.new_empty((self.count, *output.shape[1:])) for output in part])
-        stored = [output[rows] for output in self.outputs]
-        for place, output in zip(stored, part, strict=True):
-            place.copy_(output.detach())
-        tape.share(part, stored)
+        slices = [output[rows] for output in self.outputs]
+        for target, output in zip(slices, part, strict=True):
+            target.copy_(output.detach())
+        tape.share(part, slices)
         self.tapes.append(tape)
 
 
@@ -139,52 +140,52 @@ class _Kept:
 class _Passes:
     net: nn.Module
     stage: Stage
-    pair: Pair
+    pair: ViewPair
     chunks: list[slice]
 
-    def first(self, statistics: RunningStatistics) -> _Kept:
-        """Every chunk to its outputs, without a graph."""
-        kept = _Kept(len(self.pair))
+    def first(self, statistics: RunningStatistics) -> _Stored:
+        """Compute the outputs of every chunk, without a graph."""
+        stored = _Stored(len(self.pair))
         for rows in self.chunks:
             statistics.next_chunk()
             tape = Tape(next(self.net.parameters()).device)
-            # The first chunk has a graph, which tells what a gradient reaches and is dropped.
-            with timed("forward"), tape.recording(), torch.set_grad_enabled(not kept.tapes):
+            # Only the first chunk gets a graph, to find out which outputs need a gradient.
+            with timed("forward"), tape.recording(), torch.set_grad_enabled(not stored.tapes):
                 part = self.stage.outputs(self.net, *self.pair[rows])
-            kept.add(part, rows, tape)
-            del part  # and with it the graph
-        return kept
+            stored.add(part, rows, tape)
+            del part  # frees the graph
+        return stored
 
-    def second(self, kept: _Kept, used: list[bool]) -> None:
-        """Every chunk again, and its part of the gradient; outputs take back the place of their alphas."""
-        for rows, tape in zip(self.chunks, kept.tapes, strict=True):
+    def second(self, stored: _Stored, used: list[bool]) -> None:
+        """Propagate the alphas of every chunk through the network, and restore the outputs they replaced."""
+        for rows, tape in zip(self.chunks, stored.tapes, strict=True):
             with timed("forward"), tape.replay():
                 part = self.stage.outputs(self.net, *self.pair[rows])
-            pairs = zip(part, kept.outputs, used, strict=True)
+            pairs = zip(part, stored.outputs, used, strict=True)
             ends = [(output, alphas[rows]) for output, alphas, is_used in pairs if is_used]
             with timed("backward"):
                 torch.autograd.backward([output for output, _ in ends], [alpha for _, alpha in ends])
             for output, alpha in ends:
                 alpha.copy_(output.detach())
-            del part, ends, output  # and with them the graph
+            del part, ends, output  # frees the graph
 
 
-def _turn_to_alphas(stage: Stage, kept: _Kept, closed_form: bool) -> tuple[Tensor, list[bool]]:
-    """The loss, and which outputs are now its gradient: what grows with the batch is kept but once."""
+def _replace_by_alphas(stage: Stage, stored: _Stored, closed_form: bool) -> tuple[Tensor, list[bool]]:
+    """Compute the loss and overwrite outputs by their gradient, to save memory; returns which were."""
     leaves = [
-        output.detach().requires_grad_(reached)
-        for output, reached in zip(kept.outputs, kept.reached, strict=True)
+        output.detach().requires_grad_(needed)
+        for output, needed in zip(stored.outputs, stored.needs_gradient, strict=True)
     ]
     with timed("loss"), in_blocks(closed_form):
-        loss = stage.loss(_like(kept.outputs, leaves))
+        loss = stage.loss(_like(stored.outputs, leaves))
         loss.backward()  # type: ignore[no-untyped-call]
-    for output, leaf in zip(kept.outputs, leaves, strict=True):
+    for output, leaf in zip(stored.outputs, leaves, strict=True):
         if leaf.grad is not None:
             output.copy_(leaf.grad)
     return loss.detach(), [leaf.grad is not None for leaf in leaves]
 
 
-def _refuse_single_images(net: nn.Module, chunks: list[slice]) -> None:
+def _require_batch_statistics(net: nn.Module, chunks: list[slice]) -> None:
     smallest = min(rows.stop - rows.start for rows in chunks)
     if smallest < 2 and uses_batch_statistics(net):
         raise InputError(
@@ -194,6 +195,6 @@ def _refuse_single_images(net: nn.Module, chunks: list[slice]) -> None:
 
 
 def _like(example: tuple[Tensor, ...], tensors: Sequence[Tensor]) -> Any:
-    """The tensors in a tuple of the example's kind."""
+    """The tensors as a tuple of the example's type."""
     make: Any = getattr(example, "_make", tuple)
     return make(tensors)

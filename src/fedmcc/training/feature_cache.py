@@ -1,6 +1,6 @@
-"""Features of a frozen encoder, computed once in a stage: views of a client's images, and pairs of them.
+"""Features of a frozen encoder for several views of a client's images, computed once per stage.
 
-They follow from the seed, the client, the stage and the encoder: who has lost them computes the same again.
+They depend only on the seed, the client, the stage and the encoder, and can be recomputed at any time.
 """
 
 from collections import OrderedDict
@@ -16,50 +16,50 @@ from fedmcc.data.base import Images
 from fedmcc.networks.fuse_batchnorm import fuse_batchnorm
 from fedmcc.numerics.randomness import generator
 from fedmcc.numerics.state_dicts import State, detached, equal_states
-from fedmcc.training.loop import moved, shuffled
+from fedmcc.training.loop import shuffled_batches, to_device
 from fedmcc.views import Views
 
-BATCH = 128  # images at a time, at most; a CPU gains nothing from more
-BYTES = 4  # of a number
-EXAMPLES = 8  # images on which folding is tried
+MAX_BATCH = 128  # images per forward pass; larger batches are not faster on a CPU
+BYTES_PER_NUMBER = 4
+TEST_IMAGES = 8  # images on which the fused encoder is checked
 
-Place = tuple[int, int, str]  # seed, client, stage
-Features = Float[Tensor, "n v d"]  # of v views of each image
+CacheKey = tuple[int, int, str]  # seed, client, stage
+Features = Float[Tensor, "n v d"]  # n images, v views of each, d features
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
-    """Whose views are kept in which stage, and how many of each image."""
+class FeatureSource:
+    """The images and views whose features are cached: for one client and stage, `per_image` views each."""
 
     images: Images
     views: Views
     per_image: int
-    place: Place
+    key: CacheKey
 
     def features(self, encoder: nn.Module, batch: int) -> Features:
-        """What the encoder makes of views drawn for this client and stage."""
-        draw, count = generator(self.place[0], "cache", *self.place[1:]), len(self.images)
+        """Features of the views drawn for this client and stage."""
+        draw, count = generator(self.key[0], "cache", *self.key[1:]), len(self.images)
         drawn = [self.views.draw(count, draw) for _ in range(self.per_image)]
-        device, batch = next(encoder.parameters()).device, min(batch, BATCH)
+        device, batch = next(encoder.parameters()).device, min(batch, MAX_BATCH)
         features = torch.empty((count, self.per_image, _width(encoder)), device=device)
         with torch.no_grad():
             for start in range(0, count, batch):
                 rows = slice(start, start + batch)
-                images = moved(self.images[rows], device)
+                images = to_device(self.images[rows], device)
                 for number, parameters in enumerate(drawn):
                     view = self.views.apply(images, parameters.take(rows))
-                    encoder = encoder if start or number else fuse_batchnorm(encoder, view[:EXAMPLES])
+                    encoder = encoder if start or number else fuse_batchnorm(encoder, view[:TEST_IMAGES])
                     features[rows, number] = encoder(view)
         return features
 
     def bytes(self, encoder: nn.Module) -> int:
-        """How much the features take."""
+        """Size of the features in bytes."""
         return len(self.images) * self.per_image * bytes_of_view(encoder)
 
 
 def bytes_of_view(encoder: nn.Module) -> int:
-    """How much the features of one view take."""
-    return _width(encoder) * BYTES
+    """Size of the features of one view in bytes."""
+    return _width(encoder) * BYTES_PER_NUMBER
 
 
 def _width(encoder: nn.Module) -> int:
@@ -67,21 +67,22 @@ def _width(encoder: nn.Module) -> int:
     return encoder.features
 
 
-class _Kept(NamedTuple):
+class _Entry(NamedTuple):
     images: Images
     per_image: int
     features: Features
 
 
 class FeatureCache:
-    """Features by client and stage, in one of some processes that share a limit; pickled, it arrives empty.
+    """Features by client and stage, in one of several processes that share a memory limit.
 
-    Clients take turns, so that what was used last is needed last: it leaves first where there is no room.
+    Clients take turns, so that the entry used last is needed last: it is evicted first. A pickled cache is
+    empty when it is loaded.
     """
 
     def __init__(self, processes: int = 1) -> None:
         self.processes = processes
-        self._kept: OrderedDict[Place, _Kept] = OrderedDict()
+        self._entries: OrderedDict[CacheKey, _Entry] = OrderedDict()
         self._encoder: State = {}
 
     def __reduce__(self) -> tuple[type["FeatureCache"], tuple[int]]:
@@ -89,43 +90,43 @@ class FeatureCache:
 
     @property
     def bytes(self) -> int:
-        """How much is kept."""
-        return sum(kept.features.nbytes for kept in self._kept.values())
+        """Size of all cached features in bytes."""
+        return sum(entry.features.nbytes for entry in self._entries.values())
 
-    def get(self, source: Source, encoder: nn.Module, batch: int, limit: int) -> Features:
-        """The features of a source; beside them this process keeps no more than its part of the limit."""
-        self._expect(encoder)
-        kept = self._kept.pop(source.place, None)
-        if kept is None or kept.images is not source.images or kept.per_image != source.per_image:
-            self._make_room(limit // self.processes - source.bytes(encoder))
-            kept = _Kept(source.images, source.per_image, source.features(encoder, batch))
-        self._kept[source.place] = kept
-        return kept.features
+    def get(self, source: FeatureSource, encoder: nn.Module, batch: int, limit: int) -> Features:
+        """The features of a source, cached or computed; others are evicted to stay within the limit."""
+        self._clear_if_changed(encoder)
+        entry = self._entries.pop(source.key, None)
+        if entry is None or entry.images is not source.images or entry.per_image != source.per_image:
+            self._evict(limit // self.processes - source.bytes(encoder))
+            entry = _Entry(source.images, source.per_image, source.features(encoder, batch))
+        self._entries[source.key] = entry
+        return entry.features
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._kept.clear()
+        """Remove all entries."""
+        self._entries.clear()
         self._encoder = {}
 
-    def _expect(self, encoder: nn.Module) -> None:
-        """Forget everything that was made with another encoder."""
+    def _clear_if_changed(self, encoder: nn.Module) -> None:
+        """Remove all entries if they were computed with another encoder."""
         state = encoder.state_dict()
         if not equal_states(state, self._encoder):
             self.clear()
             self._encoder = detached(state)
 
-    def _make_room(self, limit: int) -> None:
-        while self._kept and self.bytes > limit:
-            self._kept.popitem()
+    def _evict(self, limit: int) -> None:
+        while self._entries and self.bytes > limit:
+            self._entries.popitem()
 
 
-def pairs_of_features(
+def feature_pairs(
     features: Features, batch_size: int, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """One epoch in random order, of two different views of every image."""
+    """Batches of one epoch in random order, with the features of two different views of each image."""
     count = features.shape[1]
-    for order in shuffled(len(features), batch_size, generator):
+    for order in shuffled_batches(len(features), batch_size, generator):
         first = torch.randint(count, (batch_size,), generator=generator)
-        apart = torch.randint(1, count, (batch_size,), generator=generator)
-        rows, a, b = (index.to(features.device) for index in (order, first, (first + apart) % count))
+        offset = torch.randint(1, count, (batch_size,), generator=generator)
+        rows, a, b = (index.to(features.device) for index in (order, first, (first + offset) % count))
         yield features[rows, a], features[rows, b]

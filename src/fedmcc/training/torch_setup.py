@@ -1,4 +1,4 @@
-"""How a process is made ready to train, and what only some devices gain from."""
+"""Settings of a training process: threads, determinism, memory, precision and compilation."""
 
 import ctypes
 import logging
@@ -14,67 +14,71 @@ from fedmcc.networks.momentum import Branch, Network
 log = logging.getLogger(__name__)
 
 Precision = Literal["auto", "float32", "bfloat16"]
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-KEPT = 2**30  # bytes; free memory beyond it goes back to the system
-LARGE = 2**25  # bytes; a larger block comes from the system alone, or blocks would be cut to pieces
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # constants of glibc's malloc.h
+MAX_FREE_BYTES = 2**30  # free memory above this is returned to the system
+MMAP_BYTES = 2**25  # larger blocks are mapped separately, so that the heap is not fragmented
 
 
 def set_up_torch(threads: int) -> None:
-    """So many threads, the same bits whenever something is repeated, and memory that is asked for once."""
+    """Set the number of threads, make computations deterministic, and let freed memory be reused."""
     torch.set_num_threads(threads)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     keep_freed_memory()
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep what tensors free for the tensors of the next step; whether it does.
+    """Let glibc keep freed memory for the tensors of the next step; returns whether it does.
 
-    Left alone it hands large blocks back and gets them anew, page by page, at every step: up to a quarter
-    of the time. Nothing is changed for other C libraries, nor for who set glibc's own variables.
+    By default it returns large blocks to the system and maps them again in every step, which costs up to a
+    quarter of the time. Nothing changes with other C libraries or if glibc's own variables are set.
     """
-    chosen = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
-    if os.name != "posix" or chosen:
+    configured = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
+    if os.name != "posix" or configured:
         return False
     library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version"):
         return False
-    return bool(library.mallopt(M_MMAP_THRESHOLD, LARGE) and library.mallopt(M_TRIM_THRESHOLD, KEPT))
+    return bool(
+        library.mallopt(M_MMAP_THRESHOLD, MMAP_BYTES) and library.mallopt(M_TRIM_THRESHOLD, MAX_FREE_BYTES)
+    )
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> Precision:
-    """The precision for a device: bfloat16 where its matrix units have it, float32 on CPUs.
+    """Resolve "auto" for a device: bfloat16 on CUDA devices that support it, else float32.
 
-    float16 is not offered: its narrow range needs scaled gradients, which bfloat16 does without.
+    float16 is not offered because its narrow range requires gradient scaling, unlike bfloat16.
     """
-    able = device.type == "cpu" or (device.type == "cuda" and torch.cuda.is_bf16_supported(False))
+    supported = device.type == "cpu" or (device.type == "cuda" and torch.cuda.is_bf16_supported(False))
     if precision == "auto":
-        return "bfloat16" if able and device.type == "cuda" else "float32"
-    if precision == "bfloat16" and not able:
-        raise InputError(f"training.precision is bfloat16, which {device} does not have: set it to float32.")
+        return "bfloat16" if supported and device.type == "cuda" else "float32"
+    if precision == "bfloat16" and not supported:
+        raise InputError(
+            f"training.precision is bfloat16, which {device} does not support: set it to float32."
+        )
     return precision
 
 
-def lower_precision(precision: Precision) -> torch.dtype | None:
-    """What autocast is told; None: nothing, all is float32."""
+def autocast_dtype(precision: Precision) -> torch.dtype | None:
+    """The data type for autocast; None: no autocast, everything is float32."""
     return torch.bfloat16 if precision == "bfloat16" else None
 
 
 def compile_encoders(net: Network, shape: tuple[int, int, int]) -> None:
-    """Compile the encoders of all branches in place, or say in a sentence why they stay as they are."""
+    """Compile the encoders of all branches in place, or log why they cannot be compiled."""
     encoders = [branch.encoder for branch in net.children() if isinstance(branch, Branch)]
     for encoder in encoders:
         encoder.compile()
     try:
-        _try_out(net.online.encoder, shape)
-    except Exception as error:  # whatever the compiler, or the lack of one, may raise
+        _test_forward(net.online.encoder, shape)
+    except Exception as error:  # the compiler, or its absence, may raise anything
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        log.warning("training.compile has no effect, torch.compile fails here: %.200s", reason[0])
+        log.warning("training.compile has no effect because torch.compile failed: %.200s", reason[0])
         for encoder in encoders:
-            encoder._compiled_call_impl = None  # as before `compile`
+            encoder._compiled_call_impl = None  # undoes `compile`
 
 
-def _try_out(encoder: nn.Module, shape: tuple[int, int, int]) -> None:
-    """A pass in inference mode, which changes nothing."""
+def _test_forward(encoder: nn.Module, shape: tuple[int, int, int]) -> None:
+    """Run a forward pass in inference mode, which changes nothing."""
     device, training = next(encoder.parameters()).device, encoder.training
     encoder.eval()
     try:
