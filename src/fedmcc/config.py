@@ -64,7 +64,46 @@ class General:
 
 @dataclass(frozen=True)
 class Config:
-    """A complete configuration."""
+    """A complete configuration; `load_config` makes one, and every section is a frozen dataclass of options.
+
+    Attributes
+    ----------
+    general
+        Number of clusters, seed, device and threads; in a file, these keys stand above all sections.
+    data
+        The data set, an entry of `DATASETS`.
+    views
+        Numbers of the augmentations, from a preset in `PRESETS`.
+    encoder
+        The encoder, an entry of `ENCODERS`.
+    method
+        The method, an entry of `METHODS`.
+    clustering
+        What follows a method without a cluster head, an entry of `CLUSTERINGS`.
+    partition
+        How the images are divided among simulated clients, by one of `PARTITIONS`.
+    federation
+        Clients per round, checks of updates, precision of the messages.
+    privacy
+        Clipping and noise.
+    training
+        Batch size, optimiser, precision and memory.
+    evaluation
+        When and on which images the run is scored.
+    engine
+        Where clients run, an entry of `ENGINES`.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from fedmcc import load_config
+    >>> config = load_config({"clusters": 5})
+    >>> config.general.clusters, config.general.seed
+    (5, 0)
+    >>> longer = replace(config, method=replace(config.method, rounds=200))
+    >>> longer.method.rounds
+    200
+    """
 
     general: General
     data: Source

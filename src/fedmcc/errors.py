@@ -5,7 +5,17 @@ from difflib import get_close_matches
 
 
 class InputError(Exception):
-    """The user's input is wrong; the command line prints the message and exits with code 2."""
+    """The user's input is wrong; the command line prints the message and exits with code 2.
+
+    Examples
+    --------
+    >>> import fedmcc
+    >>> try:
+    ...     fedmcc.load_config({"method": {"name": "mc"}})
+    ... except fedmcc.InputError as error:
+    ...     print(error)
+    Unknown method 'mc'. Did you mean 'mcc'?
+    """
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -19,21 +20,40 @@ from fedmcc.runs.build import Experiment, assemble, scorer_of
 
 
 class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Clusters images by what a network learns from them without labels.
+    """Cluster images by the features that a network learns from them without labels.
+
+    It follows scikit-learn: `fit_predict`, `fit_transform`, `get_params` and `set_params` work as usual.
 
     Parameters
     ----------
-    n_clusters : number of clusters.
-    method : name of a method, see `fedmcc list methods`.
-    views : preset of augmentations that fits the images, see `fedmcc list views`.
-    epochs : passes over the images.
-    random_state : seed; the same seed and thread count give the same clusters.
-    settings : anything else that a recipe can set, such as {"encoder.name": "resnet18"}.
+    n_clusters
+        Number of clusters.
+    method
+        Name of a method, a key of `METHODS`.
+    views
+        Preset of augmentations that suits the images, a key of `PRESETS`.
+    epochs
+        Rounds of the method; with the default method, a round is one pass over the images.
+    random_state
+        Seed; the same seed and number of threads give the same clusters.
+    settings
+        Any other key of a configuration, such as `{"encoder.name": "resnet18"}`.
 
     Attributes
     ----------
-    labels_ : cluster of each image that was fitted.
-    history_ : loss of each round that trained something.
+    labels_ : np.ndarray
+        Cluster of each image given to `fit`.
+    history_ : list[float]
+        Loss of each round, except rounds that train nothing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedmcc import DeepClustering
+    >>> images = np.random.default_rng(0).random((40, 8, 8))
+    >>> model = DeepClustering(n_clusters=3, epochs=1, settings={"training.batch_size": 20})
+    >>> model.fit(images).labels_.shape
+    (40,)
     """
 
     def __init__(
@@ -53,10 +73,32 @@ class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
         self.random_state = random_state
         self.settings = settings
 
-    def fit(self, X: Any, y: None = None, groups: Any = None) -> "DeepClustering":  # noqa: N803
-        """Learn from images: (n, h, w), (n, h, w, c) or (n, c, h, w), bytes or floats in 0..1.
+    def fit(self, X: ArrayLike, y: None = None, groups: ArrayLike | None = None) -> "DeepClustering":  # noqa: N803
+        """Train on images and cluster them.
 
-        `groups` says who owns each image; every owner is then a client of a federation on this machine.
+        Parameters
+        ----------
+        X
+            Images as (n, h, w), (n, h, w, c) or (n, c, h, w); bytes, or floats from 0 to 1.
+        y
+            Ignored; scikit-learn passes it.
+        groups
+            Owner of each image; every owner becomes a client of a federation simulated on this machine.
+
+        Returns
+        -------
+        DeepClustering
+            The fitted estimator itself.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from fedmcc import DeepClustering
+        >>> images = np.random.default_rng(0).random((40, 8, 8))
+        >>> hospitals = ["Ulm"] * 20 + ["Bonn"] * 20
+        >>> model = DeepClustering(n_clusters=3, epochs=1, settings={"training.batch_size": 20})
+        >>> len(model.fit(images, groups=hospitals).history_)
+        1
         """
         images, config = ImageSet(as_images(np.asarray(X), "X")), self._config()
         if groups is not None:
@@ -68,18 +110,58 @@ class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
         self.labels_ = scorer_of(experiment.config, images).assign(self._extract(X)).clusters
         return self
 
-    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """The cluster of each image."""
+    def predict(self, X: ArrayLike) -> np.ndarray:  # noqa: N803
+        """Assign images to the learned clusters.
+
+        Parameters
+        ----------
+        X
+            Images as in `fit`, with the same number of channels.
+
+        Returns
+        -------
+        np.ndarray
+            Cluster of each image.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from fedmcc import DeepClustering
+        >>> images = np.random.default_rng(0).random((40, 8, 8))
+        >>> model = DeepClustering(n_clusters=3, epochs=1, settings={"training.batch_size": 20})
+        >>> model.fit(images).predict(images[:5]).shape
+        (5,)
+        """
         assignments = self._extract(X).assignments
         if assignments is None:
             raise TypeError(f"The method '{self.method}' learns features alone: use transform.")
         return np.asarray(assignments.argmax(axis=1))
 
-    def transform(self, X: Any) -> np.ndarray:  # noqa: N803
-        """The features of each image."""
+    def transform(self, X: ArrayLike) -> np.ndarray:  # noqa: N803
+        """Compute the features of images.
+
+        Parameters
+        ----------
+        X
+            Images as in `fit`, with the same number of channels.
+
+        Returns
+        -------
+        np.ndarray
+            One row of features per image.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from fedmcc import DeepClustering
+        >>> images = np.random.default_rng(0).random((40, 8, 8))
+        >>> model = DeepClustering(n_clusters=3, epochs=1, settings={"training.batch_size": 20})
+        >>> model.fit(images).transform(images).shape
+        (40, 128)
+        """
         return self._extract(X).features
 
-    def _extract(self, X: Any) -> Extracted:  # noqa: N803
+    def _extract(self, X: ArrayLike) -> Extracted:  # noqa: N803
         check_is_fitted(self, "history_")
         experiment = self._experiment
         images = as_images(np.asarray(X), "X")
