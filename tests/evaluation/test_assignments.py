@@ -12,8 +12,8 @@ def _images(labels=None, classes=(), names=None):
 
 
 def _assignment(confidence=(0.91239, 0.5, 1.0)):
-    sure = None if confidence is None else np.array(confidence, dtype=np.float32)
-    return Assignment(np.array([2, 0, 1]), sure)
+    values = None if confidence is None else np.array(confidence, dtype=np.float32)
+    return Assignment(np.array([2, 0, 1]), values)
 
 
 def test_each_image_has_a_line_with_its_name_cluster_confidence_and_class():
@@ -23,7 +23,7 @@ def test_each_image_has_a_line_with_its_name_cluster_confidence_and_class():
     )
 
 
-def test_images_without_names_or_labels_go_by_their_index():
+def test_images_without_names_are_named_by_their_index():
     lines = assignments_csv(_images(), _assignment(confidence=None)).splitlines()
     assert lines[1:] == ["0,2,,", "1,0,,", "2,1,,"]
 
@@ -39,14 +39,14 @@ def test_any_name_reads_back_as_it_was():
     assert [row["image"] for row in csv.DictReader(io.StringIO(text))] == names
 
 
-def test_a_file_name_of_bytes_that_are_no_text_can_be_written():
+def test_a_file_name_of_bytes_that_are_not_text_can_be_written():
     name = b"caf\xe9.png".decode(errors="surrogateescape")  # as Python names such a file
     text = assignments_csv(_images(names=[name, "b", "c"]), _assignment())
     assert text.encode().splitlines()[1] == rb"caf\udce9.png,2,0.9124,"
 
 
-def test_of_soft_assignments_the_likeliest_cluster_counts():
+def test_the_most_likely_cluster_of_soft_assignments_is_taken():
     soft = np.array([[0.2, 0.5, 0.3], [0.9, 0.05, 0.05]], dtype=np.float32)
-    found = Assignment.of_soft(soft)
-    assert found.clusters.tolist() == [1, 0]
-    np.testing.assert_array_equal(found.confidence, np.array([0.5, 0.9], dtype=np.float32))
+    assignment = Assignment.from_soft(soft)
+    assert assignment.clusters.tolist() == [1, 0]
+    np.testing.assert_array_equal(assignment.confidence, np.array([0.5, 0.9], dtype=np.float32))

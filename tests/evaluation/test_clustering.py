@@ -11,7 +11,7 @@ from fedmcc.evaluation.kmeans import kmeans, raw_kmeans
 
 
 def brute_accuracy(labels: np.ndarray, assigned: np.ndarray) -> float:
-    """The best over every way to give clusters different labels; surplus clusters get a label nobody has."""
+    """The best of all ways to give clusters different labels; surplus clusters get a label of no image."""
     clusters, names = sorted(set(assigned.tolist())), sorted(set(labels.tolist()))
     names += [-100 - extra for extra in range(len(clusters))]
     ways = [dict(zip(clusters, way, strict=True)) for way in permutations(names, len(clusters))]
@@ -20,7 +20,7 @@ def brute_accuracy(labels: np.ndarray, assigned: np.ndarray) -> float:
 
 
 def blobs(count: int = 60, clusters: int = 3) -> tuple[np.ndarray, np.ndarray]:
-    """Well separated directions of various lengths, and which row has which."""
+    """Rows along well separated directions, of various lengths, and the number of their direction."""
     random = np.random.default_rng(0)
     labels = np.arange(count) % clusters
     rows = np.eye(clusters, 8)[labels] + 0.05 * random.normal(size=(count, 8))
@@ -80,8 +80,8 @@ def test_ari_is_the_share_of_pairs_kept_together_corrected_for_chance() -> None:
     same_label, same_cluster = (np.equal.outer(x, x)[upper] for x in (labels, assigned))
     expected = same_label.mean() * same_cluster.mean()
     best = (same_label.mean() + same_cluster.mean()) / 2
-    found = (same_label & same_cluster).mean()
-    assert ari(labels, assigned) == pytest.approx((found - expected) / (best - expected))
+    kept = (same_label & same_cluster).mean()
+    assert ari(labels, assigned) == pytest.approx((kept - expected) / (best - expected))
 
 
 def test_images_without_label_do_not_count() -> None:
@@ -112,7 +112,7 @@ def test_kmeans_finds_directions_whatever_their_length() -> None:
     assert accuracy(labels, kmeans(features, 3, seed=2**62 + 5)) == 1
 
 
-def test_kmeans_repeats_itself() -> None:
+def test_kmeans_is_deterministic_for_a_seed() -> None:
     features = np.random.default_rng(0).normal(size=(500, 6)).astype(np.float32)
     first, second, other = (kmeans(features, 8, seed) for seed in (3, 3, 4))
     assert np.array_equal(first, second)
@@ -126,19 +126,19 @@ def test_kmeans_of_fewer_distinct_rows_than_clusters_leaves_some_empty() -> None
     assert np.count_nonzero(cluster_sizes(assigned, 4)) == 2
 
 
-def test_more_clusters_than_images_is_said() -> None:
+def test_more_clusters_than_images_are_refused() -> None:
     with pytest.raises(InputError, match="Cannot make 10 clusters of 3 images"):
         kmeans(np.eye(3, dtype=np.float32), 10, seed=0)
 
 
-def test_raw_kmeans_tells_dark_from_bright_images() -> None:
+def test_raw_kmeans_separates_dark_from_bright_images() -> None:
     labels = np.arange(20) % 2
     images = np.random.default_rng(0).integers(0, 60, (20, 3, 4, 4)) + 180 * labels[:, None, None, None]
     assert accuracy(labels, raw_kmeans(images.astype(np.uint8), 2, seed=0)) == 1
 
 
-def test_raw_kmeans_on_more_images_than_memory_learns_from_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedmcc.evaluation.kmeans.MOST_PIXELS", 7 * 16)
+def test_raw_kmeans_on_more_images_than_fit_in_memory_uses_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedmcc.evaluation.kmeans.MAX_PIXELS", 7 * 16)
     labels = np.arange(40) % 2
     images = np.random.default_rng(0).integers(0, 60, (40, 1, 4, 4)) + 180 * labels[:, None, None, None]
     assigned = raw_kmeans(images.astype(np.uint8), 2, seed=0)

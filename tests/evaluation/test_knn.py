@@ -37,10 +37,10 @@ def test_accuracy_equals_a_vote_counted_one_by_one(knn: WeightedKNN) -> None:
 
 @pytest.mark.parametrize("knn", [WeightedKNN(), WeightedKNN(7, 0.2)])
 @pytest.mark.parametrize("block", [1000, 13])
-def test_leave_one_out_asks_all_other_images(
+def test_leave_one_out_is_a_vote_of_all_other_images(
     knn: WeightedKNN, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedmcc.evaluation.knn.BLOCK", block)
+    monkeypatch.setattr("fedmcc.evaluation.knn.BLOCK_ROWS", block)
     rows, labels = noisy(60, 2)
     others = [np.delete(np.arange(60), index) for index in range(60)]
     winners = [
@@ -49,11 +49,11 @@ def test_leave_one_out_asks_all_other_images(
     assert knn.leave_one_out(rows, labels) == pytest.approx(np.mean(winners == labels))
 
 
-def test_defaults_are_two_hundred_neighbours_and_a_tenth() -> None:
+def test_defaults_are_200_neighbours_and_a_temperature_of_a_tenth() -> None:
     assert WeightedKNN() == WeightedKNN(neighbours=200, temperature=0.1)
 
 
-def test_separated_classes_are_all_found() -> None:
+def test_separated_classes_are_all_recognised() -> None:
     labels = np.arange(30) % 3
     rows = np.eye(3, dtype=np.float32)[labels]
     assert WeightedKNN(5).accuracy(rows, labels, rows[:9], labels[:9]) == 1
@@ -70,7 +70,7 @@ def test_images_without_label_neither_vote_nor_count() -> None:
     assert WeightedKNN().leave_one_out(rows, hidden) == WeightedKNN().leave_one_out(rows[20:], labels[20:])
 
 
-def test_a_class_that_is_not_in_the_train_set_is_never_found() -> None:
+def test_a_class_that_is_not_in_the_train_set_is_never_predicted() -> None:
     rows = np.ones((4, 2), dtype=np.float32)
     assert WeightedKNN().accuracy(rows, np.zeros(4, dtype=np.int64), rows, np.array([0, 0, 0, 8])) == 0.75
 
@@ -81,13 +81,13 @@ def test_a_low_temperature_stays_finite() -> None:
     assert WeightedKNN(temperature=1e-6).leave_one_out(rows, labels) == nearest
 
 
-def test_too_few_labels_are_said() -> None:
-    with pytest.raises(InputError, match="kNN needs 2 or more images with a label; there are 1"):
+def test_too_few_labels_are_refused() -> None:
+    with pytest.raises(InputError, match="kNN needs at least 2 labelled images, but there are 1: add labels"):
         WeightedKNN().leave_one_out(np.eye(2, dtype=np.float32), np.array([0, -1]))
 
 
-def test_random_labels_are_found_by_chance() -> None:
+def test_random_labels_have_the_accuracy_of_chance() -> None:
     random = np.random.default_rng(5)
     rows, labels = random.normal(size=(4000, 5)).astype(np.float32), random.integers(0, 10, 4000)
-    found = WeightedKNN().accuracy(rows[:1000], labels[:1000], rows[1000:], labels[1000:])
-    assert found == pytest.approx(0.1, abs=5 * np.sqrt(0.1 * 0.9 / 3000))
+    accuracy = WeightedKNN().accuracy(rows[:1000], labels[:1000], rows[1000:], labels[1000:])
+    assert accuracy == pytest.approx(0.1, abs=5 * np.sqrt(0.1 * 0.9 / 3000))

@@ -10,7 +10,7 @@ from fedmcc.evaluation.features import Extracted, extract
 from fedmcc.evaluation.label_free import (
     LabelFreeScores,
     alignment,
-    collapsed,
+    collapse_warning,
     confidence,
     score_without_labels,
     silhouette,
@@ -101,12 +101,12 @@ def test_extraction_without_cluster_projector_has_no_assignments() -> None:
     assert extract(branch(clusters=None), IMAGES, scale).assignments is None
 
 
-def test_extraction_of_nothing_is_said() -> None:
+def test_extraction_without_images_is_refused() -> None:
     with pytest.raises(InputError, match="no images to evaluate"):
         extract(branch(), IMAGES[:0], scale)
 
 
-def test_diverged_features_are_said() -> None:
+def test_diverged_features_raise_an_error() -> None:
     network = branch()
     nn.init.constant_(network.encoder.stages[-1][1].bias, torch.nan)
     with pytest.raises(DivergedError, match="training has diverged"):
@@ -149,7 +149,7 @@ def test_silhouette_is_undefined_for_one_cluster_or_only_single_images(assigned:
 def test_sampled_scores_repeat_and_come_near_the_full_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     features, assigned = rows(1500), np.arange(1500) % 3
     full = uniformity(features, seed=0), silhouette(features, assigned, seed=0)
-    monkeypatch.setattr("fedmcc.evaluation.label_free.SAMPLE", 500)
+    monkeypatch.setattr("fedmcc.evaluation.label_free.MAX_COMPARED_IMAGES", 500)
     sampled = uniformity(features, seed=0), silhouette(features, assigned, seed=0)
     assert sampled == (uniformity(features, seed=0), silhouette(features, assigned, seed=0))
     assert sampled != full
@@ -176,24 +176,24 @@ def test_one_image_has_scores() -> None:
 @pytest.mark.parametrize(
     ("assigned", "clusters"), [([0] * 20, 10), ([0] * 20, 2), ([3] * 16 + [1] * 4, 6), ([0, 1] * 10, 5)]
 )
-def test_uneven_clusters_are_told_with_a_remedy(assigned: list[int], clusters: int) -> None:
-    sentence = collapsed(rows(20), np.array(assigned), clusters)
+def test_uneven_clusters_get_a_warning_with_a_remedy(assigned: list[int], clusters: int) -> None:
+    sentence = collapse_warning(rows(20), np.array(assigned), clusters)
     assert sentence is not None
     assert f"{clusters - len(set(assigned))} are empty" in sentence
     assert "method.entropy_weight" in sentence
 
 
-def test_effective_clusters_are_counted_like_equal_ones() -> None:
-    assert "as uneven as 2.0 equal ones" in str(collapsed(rows(20), np.arange(20) % 2, 10))
+def test_the_effective_number_of_clusters_is_that_of_equal_ones() -> None:
+    assert "2.0 of 10 clusters are effectively used" in str(collapse_warning(rows(20), np.arange(20) % 2, 10))
 
 
 @pytest.mark.parametrize(
     ("assigned", "clusters"), [([0, 1, 2, 3] * 5, 4), ([0] * 20, 1), ([0] * 14 + [1] * 6, 2), ([7], 10)]
 )
 def test_clusters_in_use_are_not_called_collapsed(assigned: list[int], clusters: int) -> None:
-    assert collapsed(rows(len(assigned)), np.array(assigned), clusters) is None
+    assert collapse_warning(rows(len(assigned)), np.array(assigned), clusters) is None
 
 
-def test_features_all_alike_are_told() -> None:
+def test_features_that_are_all_alike_get_a_warning() -> None:
     features = np.ones((20, 5), dtype=np.float32) + 0.01 * rows(20)
-    assert "features have collapsed" in str(collapsed(features, np.arange(20) % 4, 4))
+    assert "features have collapsed" in str(collapse_warning(features, np.arange(20) % 4, 4))

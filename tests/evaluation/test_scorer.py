@@ -16,7 +16,7 @@ from fedmcc.views import Views, preset
 
 
 class Pixels(nn.Module):
-    """An encoder whose features are the pixels, so that scores are known."""
+    """An encoder whose features are the pixels, so that the scores are known."""
 
     features = 64
 
@@ -25,7 +25,7 @@ class Pixels(nn.Module):
 
 
 class Sides(nn.Module):
-    """A head that tells images bright at the top from those bright at the bottom, sure of itself."""
+    """A head that separates images bright at the top from images bright at the bottom."""
 
     def __init__(self, clusters=2):
         super().__init__()
@@ -41,14 +41,14 @@ def _scorer(labels="own", clusters=2, views=None, n=40):
     bottom = draw.integers(0, 2, n)
     bright = bottom[:, None, None, None] == (np.arange(8) >= 4)[:, None]
     pixels = (bright * 128 + draw.integers(0, 127, (n, 1, 8, 8))).astype(np.uint8)
-    found = bottom.astype(np.int64) if isinstance(labels, str) else labels
+    labels = bottom.astype(np.int64) if isinstance(labels, str) else labels
     return Scorer(
-        ImageSet(pixels, found, split="all"), views or Views(), clusters, 0, Evaluation(batch_size=7)
+        ImageSet(pixels, labels, split="all"), views or Views(), clusters, 0, Evaluation(batch_size=7)
     )
 
 
 def _accuracy(labels, assigned, k):
-    """The best of all ways to name the clusters."""
+    """Accuracy of the best of all assignments of labels to clusters."""
     ways = itertools.permutations(range(k))
     return max(np.mean(np.array(way)[assigned] == labels) for way in ways)
 
@@ -60,7 +60,7 @@ def test_a_perfect_head_has_perfect_scores():
     assert row["confidence"] == pytest.approx(0.95)
 
 
-def test_accuracy_is_that_of_the_best_naming_of_clusters():
+def test_accuracy_is_that_of_the_best_matching():
     labels = np.random.default_rng(1).integers(0, 2, 40)
     scorer, branch = _scorer(labels), Branch(Pixels(), cluster_projector=Sides())
     assigned = scorer.assign(scorer.extract(branch)).clusters
@@ -70,7 +70,7 @@ def test_accuracy_is_that_of_the_best_naming_of_clusters():
 
 
 @pytest.mark.parametrize("labels", [None, np.full(40, -1)])
-def test_without_labels_a_row_has_what_needs_none(labels):
+def test_without_labels_a_row_has_the_scores_that_need_none(labels):
     row = _scorer(labels).round(Branch(Pixels(), cluster_projector=Sides()), with_head=True, with_kmeans=True)
     assert set(row) == {"confidence", "balance", "alignment", "uniformity", "silhouette"}
 
@@ -89,14 +89,14 @@ def test_without_augmentation_two_views_are_aligned():
     )
 
 
-def test_scores_are_the_same_each_time():
+def test_scoring_twice_gives_the_same_scores():
     scorer, branch = _scorer(views=preset("digits")), Branch(Pixels(), cluster_projector=Sides())
     assert scorer.round(branch, with_head=True, with_kmeans=True) == scorer.round(
         branch, with_head=True, with_kmeans=True
     )
 
 
-def test_scoring_leaves_the_branch_and_its_modes_alone():
+def test_scoring_does_not_change_the_branch_or_its_modes():
     encoder = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Dropout(0.5))
     branch = Branch(encoder, cluster_projector=Sides())
     encoder.train()
@@ -107,7 +107,7 @@ def test_scoring_leaves_the_branch_and_its_modes_alone():
     assert all(torch.equal(value, before[name]) for name, value in branch.state_dict().items())
 
 
-def test_final_scores_stand_side_by_side():
+def test_final_scores_are_of_pixels_features_and_head():
     scorer, branch = _scorer(), Branch(Pixels(), cluster_projector=Sides())
     final = scorer.final(branch, scorer.extract(branch))
     assert set(final["scores"]) == {"pixels", "features", "head"}
@@ -159,33 +159,33 @@ def test_a_head_that_nothing_has_trained_is_not_scored():
 
 
 class Counting(nn.Module):
-    """An encoder with a weight that counts the images it sees."""
+    """An encoder with a weight, which counts its input images."""
 
     features = 64
 
     def __init__(self):
         super().__init__()
-        self.weight, self.seen = nn.Parameter(torch.ones(64)), 0
+        self.weight, self.count = nn.Parameter(torch.ones(64)), 0
 
     def forward(self, images):
-        self.seen += len(images)
+        self.count += len(images)
         return images.flatten(1) * self.weight
 
 
-def test_an_encoder_that_has_not_changed_sees_the_images_once(monkeypatch):
+def test_an_unchanged_encoder_encodes_the_images_once(monkeypatch):
     fits, scorer, branch = [], _scorer(), Branch(Counting())
     real = scorer_module.kmeans
-    monkeypatch.setattr(scorer_module, "kmeans", lambda *given: fits.append(1) or real(*given))
+    monkeypatch.setattr(scorer_module, "kmeans", lambda *args: fits.append(1) or real(*args))
     first = scorer.round(branch, with_head=False, with_kmeans=True)
     extracted = scorer.extract(branch)
     assigned = scorer.assign(extracted, branch).clusters
     final = scorer.final(branch, extracted)
-    assert (branch.encoder.seen, len(fits)) == (3 * 40, 1)  # all images, and two views of each
+    assert (branch.encoder.count, len(fits)) == (3 * 40, 1)  # all images, and two views of each
     assert final["scores"]["features"]["acc"] == first["kmeans_acc"]
     assert np.array_equal(assigned, real(extracted.features, 2, 0))
 
 
-def test_an_encoder_that_has_changed_sees_them_again_and_a_new_head_its_features():
+def test_a_changed_encoder_encodes_again_and_a_new_head_uses_cached_features():
     scorer, branch = _scorer(), Branch(Counting(), cluster_projector=Sides())
     first = scorer.extract(branch)
     branch.cluster_projector = nn.Sequential(Sides(), nn.Softmax(dim=1))
@@ -195,4 +195,4 @@ def test_an_encoder_that_has_changed_sees_them_again_and_a_new_head_its_features
     with torch.no_grad():
         branch.encoder.weight.mul_(2)
     np.testing.assert_allclose(scorer.extract(branch).features, 2 * first.features)
-    assert branch.encoder.seen == 2 * 40
+    assert branch.encoder.count == 2 * 40

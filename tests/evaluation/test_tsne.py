@@ -1,4 +1,4 @@
-"""Points of the plane keep apart what features keep apart, and a sample misses no stratum."""
+"""t-SNE separates what features separate, and a sample has images of every stratum."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from fedmcc.evaluation.tsne import embed, stratified_sample, typicality
 
 
 def blobs(each: int = 40, width: int = 12) -> tuple[np.ndarray, np.ndarray]:
-    """Three far groups of features on the sphere."""
+    """Features of three distant groups on the sphere."""
     draw = np.random.default_rng(0)
     groups = np.repeat(np.arange(3), each)
     return (np.eye(3, width)[groups] + 0.05 * draw.standard_normal((3 * each, width))).astype(
@@ -15,7 +15,7 @@ def blobs(each: int = 40, width: int = 12) -> tuple[np.ndarray, np.ndarray]:
     ), groups
 
 
-def test_groups_stay_apart() -> None:
+def test_groups_stay_separate() -> None:
     features, groups = blobs()
     points = embed(features, seed=0)
     distances = np.linalg.norm(points[:, None] - points[None], axis=2) + 1e9 * np.eye(len(points))
@@ -28,12 +28,12 @@ def test_the_seed_decides() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 8), (3, 8), (20, 8), (20, 1)])
-def test_what_cannot_be_told_apart_is_in_one_place(shape: tuple[int, int]) -> None:
+def test_too_few_or_identical_images_are_all_at_the_origin(shape: tuple[int, int]) -> None:
     assert not embed(np.ones(shape, np.float32), seed=0).any()
 
 
 @pytest.mark.parametrize("shape", [(4, 8), (9, 2)])
-def test_few_images_have_finite_places(shape: tuple[int, int]) -> None:
+def test_few_images_have_finite_points(shape: tuple[int, int]) -> None:
     points = embed(np.random.default_rng(0).standard_normal(shape).astype(np.float32), seed=0)
     assert points.shape == (shape[0], 2)
     assert np.isfinite(points).all()
@@ -56,9 +56,9 @@ def test_a_sample_leaves_out_no_stratum_however_small() -> None:
     assert len(np.unique(stratified_sample(np.arange(50), 40, seed=1))) == 40
 
 
-def test_the_heart_of_a_cluster_is_its_most_typical() -> None:
+def test_the_centre_of_a_cluster_is_most_typical() -> None:
     features = np.array([[1, 0], [1, 0.1], [1, 1], [0, 2]], np.float32)
-    found = typicality(features, np.array([0, 0, 0, 1]))
-    assert found[:3].argmax() == 1
-    assert found[:3].argmin() == 2
-    assert found[3] == pytest.approx(1)
+    cosines = typicality(features, np.array([0, 0, 0, 1]))
+    assert cosines[:3].argmax() == 1
+    assert cosines[:3].argmin() == 2
+    assert cosines[3] == pytest.approx(1)

@@ -16,7 +16,7 @@ from fedmcc.errors import InputError
 from fedmcc.evaluation.features import Extracted
 from fedmcc.evaluation.kmeans import federated_kmeans, kmeans
 from fedmcc.evaluation.scorer import Scorer
-from fedmcc.evaluation.splits import Part, with_fifth_held_out
+from fedmcc.evaluation.splits import EncodedImages, hold_out_fifth
 from fedmcc.numerics.randomness import derive
 from fedmcc.runs import build, experiment, protocols
 from fedmcc.runs.directory import Run
@@ -41,7 +41,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def features(run):
-    """What the run's encoder makes of each image, one at a time."""
+    """Features of each image by the run's encoder, one image at a time."""
     trained = build.reopen(run)
     encoder, images = trained.net.online.encoder.eval(), trained.scorer.images.images
     with torch.no_grad():
@@ -51,21 +51,20 @@ def features(run):
 
 @pytest.fixture
 def fifth(features):
-    """Features and labels to learn from, and the same of the fifth held out."""
+    """Features and labels of the train set, then of the held-out fifth."""
     rows, labels = features
-    part = Part(parse({"data": SHAPES}).data.load(), Extracted(rows, None))
-    learned, scored = with_fifth_held_out(part)
-    return rows[learned.rows], labels[learned.rows], rows[scored.rows], labels[scored.rows]
+    train, test = hold_out_fifth(EncodedImages(parse({"data": SHAPES}).data.load(), Extracted(rows, None)))
+    return rows[train.rows], labels[train.rows], rows[test.rows], labels[test.rows]
 
 
 def _brute_accuracy(labels, assigned, k):
-    """The best of all k! ways to name the clusters."""
+    """Accuracy of the best of all k! assignments of labels to clusters."""
     counts = np.zeros((k, k), dtype=int)
     np.add.at(counts, (assigned, labels), 1)
     return max(counts[range(k), way].sum() for way in permutations(range(k))) / len(labels)
 
 
-def test_clustering_is_the_best_naming_of_the_runs_own_assignments(run):
+def test_clustering_is_the_best_matching_of_the_runs_own_assignments(run):
     rows = list(csv.DictReader(run.assignments_file.read_text().splitlines()))
     names = sorted({row["label"] for row in rows})
     labels = np.array([names.index(row["label"]) for row in rows])
@@ -86,23 +85,23 @@ def test_kmeans_is_scikit_learns_on_the_unit_sphere_for_each_seed(run, features)
 
 
 def test_knn_is_scikit_learns_with_the_same_weights(run, fifth):
-    learned, labels, scored, truth = fifth
+    train, labels, test, truth = fifth
     vote = KNeighborsClassifier(200, metric="cosine", weights=lambda far: np.exp((1 - far) / 0.1))
     found = protocols.evaluate(run, ["knn"])["knn"]["acc"]
-    assert found["mean"] == pytest.approx(vote.fit(learned, labels).score(scored, truth), abs=1.1 / 140)
+    assert found["mean"] == pytest.approx(vote.fit(train, labels).score(test, truth), abs=1.1 / 140)
     assert (found["split"], found["images"]) == ("held-out fifth", 140)
 
 
 def test_linear_comes_close_to_logistic_regression(run, fifth):
-    learned, labels, scored, truth = fifth
-    scale = learned.std()
-    regression = LogisticRegression(max_iter=5000).fit(learned / scale, labels)
+    train, labels, test, truth = fifth
+    scale = train.std()
+    regression = LogisticRegression(max_iter=5000).fit(train / scale, labels)
     found = protocols.evaluate(run, ["linear"], seeds=2)["linear"]["acc"]
-    assert found["mean"] == pytest.approx(regression.score(scored / scale, truth), abs=0.06)
+    assert found["mean"] == pytest.approx(regression.score(test / scale, truth), abs=0.06)
     assert len(found["values"]) == 2
 
 
-def test_features_are_computed_once_for_all_protocols_and_no_client_is_made(run, monkeypatch):
+def test_features_are_computed_once_for_all_protocols_and_no_client_is_built(run, monkeypatch):
     extract, calls = Scorer.extract, []
     monkeypatch.setattr(Scorer, "extract", lambda self, net: calls.append(1) or extract(self, net))
     monkeypatch.setattr(build, "Client", None)
@@ -114,29 +113,29 @@ def test_features_are_computed_once_for_all_protocols_and_no_client_is_made(run,
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-def test_all_protocols_repeat_themselves_and_change_nothing(run):
+def test_protocols_are_deterministic_and_do_not_change_the_run(run):
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     names = ["kmeans", "federated-kmeans", "linear"]
     assert protocols.evaluate(run, names) == protocols.evaluate(run, names)
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
 
 
-def test_semi_has_a_score_for_each_way_and_share(run):
+def test_semi_has_a_score_for_each_variant_and_share(run):
     found = protocols.evaluate(run, ["semi"])["semi"]
     assert list(found) == ["probe_1%", "probe_10%", "finetune_1%", "finetune_10%"]
     assert all(0 <= score["mean"] <= 1 and score["images"] == 140 for score in found.values())
 
 
-def _blobs(n, seed, apart):
+def _blobs(n, seed, distance):
     labels = np.arange(n) % 5
-    rows = apart * np.eye(5, 8)[labels] + np.random.default_rng(seed).normal(size=(n, 8))
+    rows = distance * np.eye(5, 8)[labels] + np.random.default_rng(seed).normal(size=(n, 8))
     return rows.astype(np.float32), labels
 
 
 @pytest.mark.parametrize("cluster", ["all at once", "by clients of one class"])
-def test_separable_features_are_clustered_without_fault_and_random_ones_by_chance(cluster):
-    for apart, low, high in ((20.0, 1.0, 1.0), (0.0, 0.2, 0.3)):
-        rows, labels = _blobs(1000, 0, apart)
+def test_separable_features_are_clustered_perfectly_and_random_ones_by_chance(cluster):
+    for distance, low, high in ((20.0, 1.0, 1.0), (0.0, 0.2, 0.3)):
+        rows, labels = _blobs(1000, 0, distance)
         if cluster == "all at once":
             assigned = kmeans(rows, 5, seed=1)
         else:
@@ -150,7 +149,7 @@ def _write_idx(path, array):
 
 @pytest.fixture
 def mnist(tmp_path):
-    """100 training and 40 test images; what is bright in class 0 when training is class 1 when testing."""
+    """100 training and 40 test images of 2 classes, whose labels are swapped in the test split."""
     for prefix, count, shift in (("train", 100, 0), ("t10k", 40, 1)):
         labels = np.arange(count) % 2
         noise = np.random.default_rng(count).integers(0, 60, (count, 8, 8))
@@ -160,18 +159,18 @@ def mnist(tmp_path):
     return {"name": "mnist", "root": str(tmp_path)}
 
 
-def test_where_there_is_a_test_split_train_is_learned_and_test_is_scored(mnist, tmp_path):
+def test_a_data_set_with_a_test_split_is_trained_on_train_and_scored_on_test(mnist, tmp_path):
     few = {"partition": {"clients": 2}, "clusters": 2, "evaluation": {"split": "test"}}
     run = experiment.run(parse(SMALL | few | {"data": mnist}), tmp_path / "run")
     found = protocols.evaluate(run, ["kmeans", "federated-kmeans", "knn", "linear"])
     assert {score["split"] for scores in found.values() for score in scores.values()} == {"test"}
     assert {score["images"] for scores in found.values() for score in scores.values()} == {40}
-    assert found["knn"]["acc"]["mean"] < 0.1  # the test labels are the other way round
+    assert found["knn"]["acc"]["mean"] < 0.1  # the test labels are swapped
     assert found["linear"]["acc"]["mean"] < 0.1
     assert found["kmeans"]["acc"]["mean"] == found["federated-kmeans"]["acc"]["mean"] == 1.0
 
 
-def test_without_labels_clustering_says_what_needs_none_and_the_rest_is_refused(tmp_path):
+def test_without_labels_clustering_has_the_scores_that_need_none_and_others_are_refused(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
     np.save(tmp_path / "images.npy", images)
     data = {"name": "arrays", "root": str(tmp_path / "images.npy")}
@@ -180,18 +179,20 @@ def test_without_labels_clustering_says_what_needs_none_and_the_rest_is_refused(
     found = protocols.evaluate(run, ["clustering"])["clustering"]
     assert set(found) <= {"confidence", "balance", "uniformity", "silhouette"}
     assert 1 / 3 <= found["confidence"]["mean"] <= 1
-    with pytest.raises(InputError, match="have no labels, which knn, linear would need"):
+    with pytest.raises(
+        InputError, match="have no labels, which knn, linear would need: use the protocol clustering"
+    ):
         protocols.evaluate(run, ["clustering", "knn", "linear"])
 
 
-def test_a_run_without_a_cluster_head_is_judged_by_its_features_alone(tmp_path):
+def test_a_run_without_a_cluster_head_is_measured_by_its_features_alone(tmp_path):
     table = SMALL | {
         "data": SHAPES | {"samples": 140},
         "method": {"name": "fedsimclr", "rounds": 1, "hidden": 16},
     }
     run = experiment.run(parse(table), tmp_path / "run")
     assert "acc" in protocols.evaluate(run, ["federated-kmeans"])["federated-kmeans"]
-    with pytest.raises(InputError, match="has no cluster head: ask for kmeans"):
+    with pytest.raises(InputError, match="has no cluster head: use the protocol kmeans"):
         protocols.evaluate(run, ["kmeans", "clustering"])
 
 

@@ -1,1 +1,1 @@
-"""Scores of a branch, with labels and without; they work on its features and assignments as arrays."""
+"""Scores of a network, with and without labels, computed from its features and assignments as arrays."""

@@ -1,4 +1,4 @@
-"""The cluster of every image as a table that people and spreadsheets read."""
+"""The cluster of every image, as a CSV table."""
 
 import csv
 import io
@@ -13,36 +13,36 @@ from fedmcc.data.base import ImageSet
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """Clusters of images, and how sure each is."""
+    """The cluster of each image, with the confidence of the assignment."""
 
     clusters: Int[np.ndarray, " n"]
-    confidence: Float[np.ndarray, " n"] | None  # None: the clusters are hard
+    confidence: Float[np.ndarray, " n"] | None  # None: the assignments are hard
 
     @classmethod
-    def of_soft(cls, assignments: Float[np.ndarray, "n k"]) -> "Assignment":
-        """The likeliest clusters of soft assignments."""
+    def from_soft(cls, assignments: Float[np.ndarray, "n k"]) -> "Assignment":
+        """The most likely cluster of each image."""
         return cls(assignments.argmax(axis=1), assignments.max(axis=1))
 
 
 def assignments_csv(images: ImageSet, assignment: Assignment) -> str:
-    """A line per image: name, cluster, confidence, and its label where it has one."""
+    """One line per image: name, cluster, confidence, and its label if it has one."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(["image", "cluster", "confidence", "label"])
     for row, (name, label) in enumerate(names_and_labels(images)):
-        sure = "" if assignment.confidence is None else f"{assignment.confidence[row]:.4f}"
-        lines.writerow([name, assignment.clusters[row], sure, label])
+        confidence = "" if assignment.confidence is None else f"{assignment.confidence[row]:.4f}"
+        lines.writerow([name, assignment.clusters[row], confidence, label])
     return text.getvalue()
 
 
 def names_and_labels(images: ImageSet) -> Iterator[tuple[str, str]]:
-    """What the table calls each image, and its label, which is empty where there is none."""
+    """Name and label of each image as the table shows them; the label is empty if there is none."""
     return ((_name(images, row), _label(images, row)) for row in range(len(images)))
 
 
 def _name(images: ImageSet, row: int) -> str:
     name = str(row) if images.names is None else images.names[row]
-    return name.encode(errors="backslashreplace").decode()  # file names may hold bytes that are no text
+    return name.encode(errors="backslashreplace").decode()  # file names may contain bytes that are not text
 
 
 def _label(images: ImageSet, row: int) -> str:

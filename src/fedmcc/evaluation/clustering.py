@@ -1,6 +1,6 @@
 """Scores of a clustering against labels: ACC, NMI and ARI; and the sizes of its clusters.
 
-Images with label -1 have none and do not count.
+Images with label -1 are unlabelled and are not counted.
 """
 
 from typing import NamedTuple
@@ -34,14 +34,14 @@ def score(labels: Labels | None, assigned: Labels) -> ClusterScores | None:
 
 
 def accuracy(labels: Labels, assigned: Labels) -> float:
-    """ACC: the share of images whose cluster is matched with their label, at the best matching."""
+    """ACC: share of images whose cluster is matched to their label by the best one-to-one matching."""
     labels, assigned = _labelled(labels, assigned)
     counts = contingency_matrix(labels, assigned)
     return float(counts[linear_sum_assignment(counts, maximize=True)].sum() / len(labels))
 
 
 def match(labels: Labels, assigned: Labels) -> dict[int, int]:
-    """Cluster to label at the best matching, one to one; clusters in excess of the labels have none."""
+    """Label of each cluster in the best one-to-one matching; clusters without a label are left out."""
     labels, assigned = _labelled(labels, assigned)
     rows, columns = linear_sum_assignment(contingency_matrix(labels, assigned), maximize=True)
     pairs = zip(np.unique(assigned)[columns], np.unique(labels)[rows], strict=True)
@@ -49,29 +49,29 @@ def match(labels: Labels, assigned: Labels) -> dict[int, int]:
 
 
 def nmi(labels: Labels, assigned: Labels) -> float:
-    """Normalised mutual information, by the arithmetic mean of the two entropies."""
+    """Mutual information, normalised by the arithmetic mean of the two entropies."""
     return float(normalized_mutual_info_score(*_labelled(labels, assigned)))
 
 
 def ari(labels: Labels, assigned: Labels) -> float:
-    """Adjusted Rand index: 1 for the same partition, about 0 by chance."""
+    """Adjusted Rand index: 1 for identical partitions, about 0 by chance."""
     return float(adjusted_rand_score(*_labelled(labels, assigned)))
 
 
 def cluster_sizes(assigned: Labels, clusters: int) -> Int64[np.ndarray, " k"]:
-    """How many images each cluster has, empty ones included."""
+    """Number of images in each cluster, including empty clusters."""
     return np.bincount(assigned, minlength=clusters).astype(np.int64)
 
 
 def size_entropy(sizes: Int64[np.ndarray, " k"]) -> float:
-    """Entropy of the cluster sizes from 0, all in one cluster, to 1, all equal."""
+    """Entropy of the cluster sizes, from 0 (all images in one cluster) to 1 (equal sizes)."""
     if len(sizes) < 2:
         return 1.0
     return float(entr(sizes / sizes.sum()).sum() / np.log(len(sizes)))
 
 
 def _labelled(labels: Labels, assigned: Labels) -> tuple[Labelled, Labelled]:
-    known = labels >= 0
-    if not known.any():
-        raise InputError("No image has a label: only scores without labels can be computed.")
-    return labels[known], assigned[known]
+    rows = labels >= 0
+    if not rows.any():
+        raise InputError("No image has a label: give labels, or use the scores that need none.")
+    return labels[rows], assigned[rows]

@@ -1,4 +1,4 @@
-"""What a branch makes of images: the arrays that every score starts from."""
+"""Features and assignments of images: the arrays from which every score is computed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ Inputs = UInt8[np.ndarray, "n c h w"] | Float32[np.ndarray, "n d"]
 
 
 class Extracted(NamedTuple):
-    """A row per image: features of the encoder, soft assignments if the branch has a cluster projector."""
+    """One row per image: encoder features, and soft assignments if the branch has a cluster projector."""
 
     features: Float32[np.ndarray, "n d"]
     assignments: Float32[np.ndarray, "n k"] | None
@@ -30,9 +30,9 @@ def extract(
     prepare: Callable[[Tensor], Tensor],
     batch_size: int = 512,
 ) -> Extracted:
-    """Run the branch in eval mode, where it is, over images that `prepare` turns into its input.
+    """Run the branch in eval mode on its device; `prepare` turns a batch of images into its input.
 
-    A branch whose encoder does nothing takes features in their place.
+    If the encoder is the identity, `images` are features.
     """
     features = encode(branch.encoder, images, prepare, batch_size)
     return Extracted(features, assign(branch, features, batch_size))
@@ -41,54 +41,53 @@ def extract(
 def encode(
     encoder: nn.Module, images: Inputs, prepare: Callable[[Tensor], Tensor], batch_size: int = 512
 ) -> Float32[np.ndarray, "n d"]:
-    """The features of all images by the encoder in eval mode, where it is."""
+    """Features of all images, computed by the encoder in eval mode on its device."""
     if len(images) == 0:
         raise InputError("There are no images to evaluate: check the data set and its limit.")
-    with evaluating(encoder), torch.inference_mode():
-        found = [
+    with eval_mode(encoder), torch.inference_mode():
+        features = [
             encoder(prepare(batch)).float().cpu()
             for batch in _batches(images, batch_size, device_of(encoder))
         ]
-    if not all(torch.isfinite(batch).all() for batch in found):
+    if not all(torch.isfinite(batch).all() for batch in features):
         raise DivergedError("The features are not finite, training has diverged: lower the learning rate.")
-    return torch.cat(found).numpy()
+    return torch.cat(features).numpy()
 
 
 def assign(
     branch: Branch, features: Float32[np.ndarray, "n d"], batch_size: int = 512
 ) -> Float32[np.ndarray, "n k"] | None:
-    """The soft assignments of all images from their features, if the branch has a cluster projector."""
+    """Soft assignments of all images, computed from their features; None without a cluster projector."""
     project = branch.cluster_projector
     if project is None:
         return None
-    with evaluating(project), torch.inference_mode():
-        given = torch.from_numpy(features).to(device_of(branch))
-        batches = torch.split(given, batch_size)
+    with eval_mode(project), torch.inference_mode():
+        batches = torch.split(torch.from_numpy(features).to(device_of(branch)), batch_size)
         return torch.cat([project(batch).float().cpu() for batch in batches]).numpy()
 
 
-class UntilChanged:
-    """What was computed with an encoder, until its weights are others."""
+class EncoderCache:
+    """Values computed with an encoder, kept until its weights change."""
 
     def __init__(self) -> None:
         self._encoder: nn.Module | None = None
         self._state: State = {}
-        self._found: dict[str, Any] = {}
+        self._values: dict[str, Any] = {}
 
     def get(self, encoder: nn.Module, name: str, compute: Callable[[], Any]) -> Any:
-        """What is known by this name, computed if need be."""
+        """Return the value stored under this name; compute and store it if there is none."""
         state = encoder.state_dict()
         if encoder is not self._encoder or not equal_states(state, self._state):
-            self._found.clear()
+            self._values.clear()
             self._encoder, self._state = encoder, detached(state)
-        if name not in self._found:
-            self._found[name] = compute()
-        return self._found[name]
+        if name not in self._values:
+            self._values[name] = compute()
+        return self._values[name]
 
 
 @contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
-    """Eval mode inside, and afterwards every module in the mode it was in before."""
+def eval_mode(network: nn.Module) -> Iterator[None]:
+    """Put a network in eval mode, and restore the mode of each module afterwards."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:
@@ -100,10 +99,10 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 def _batches(images: Inputs, size: int, device: torch.device) -> Iterator[Tensor]:
     for start in range(0, len(images), size):
-        # A copy: images mapped from disk are read-only, which tensors cannot be.
+        # Copied: images mapped from disk are read-only, and torch has no read-only tensors.
         yield torch.from_numpy(np.array(images[start : start + size])).to(device)
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Where a module is; one without parameters is on the CPU."""
+    """Device of a module; the CPU if it has no parameters."""
     return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""k-means on features, of all at once or by clients, and on pixels as the baseline every method must beat."""
+"""k-means on features, pooled or federated, and on pixels as the baseline that every method must beat."""
 
 from collections.abc import Sequence
 
@@ -16,14 +16,14 @@ from fedmcc.networks.momentum import Branch, Network
 from fedmcc.numerics.kmeans import fit, unit_rows
 from fedmcc.numerics.state_dicts import copy_into
 
-MOST_PIXELS = 2**28  # as 32-bit floats, 1 GiB: all of CIFAR, 1,783 colour images of 224 px
+MAX_PIXELS = 2**28  # 1 GiB as 32-bit floats: all of CIFAR, or 1,783 colour images of 224 px
 
 Assigned = Int64[np.ndarray, " n"]
 Rows = Float32[np.ndarray, "n d"]
 
 
 def kmeans(features: Rows, clusters: int, seed: int) -> Assigned:
-    """The cluster of each row by k-means on rows of length 1."""
+    """Cluster of each row, by k-means on rows scaled to unit length."""
     rows = unit_rows(features)
     return _predict(_fit(rows, clusters, seed), rows)
 
@@ -31,9 +31,9 @@ def kmeans(features: Rows, clusters: int, seed: int) -> Assigned:
 def federated_kmeans(
     clients: Sequence[Float32[np.ndarray, "_ d"]], features: Rows, clusters: int, seed: int
 ) -> Assigned:
-    """The cluster of each row by the stages of federated k-means, run on the features that clients hold."""
+    """Cluster of each row, with centres from the stages of federated k-means on the clients' features."""
     method = FederatedKMeans()
-    net = Network(Branch(nn.Identity()))  # what passes through it are features already
+    net = Network(Branch(nn.Identity()))  # its inputs are features already
     method.extend(net, features.shape[1], clusters)
     for stage in (Whitening(), Centroids(method=method, seed=seed)):
         replies = [
@@ -47,23 +47,23 @@ def federated_kmeans(
 
 
 def raw_kmeans(images: UInt8[np.ndarray, "n c h w"], clusters: int, seed: int) -> Assigned:
-    """The cluster of each image by k-means on its pixels in [0, 1].
+    """Cluster of each image, by k-means on its pixels in [0, 1].
 
-    Where all images would not fit in memory as floats, the centres come from a random part of them.
+    If the images have more than MAX_PIXELS, the centres are fitted on a random sample of them.
     """
-    most = max(clusters, MOST_PIXELS // max(1, images[:1].size))
+    size = max(clusters, MAX_PIXELS // max(1, images[:1].size))
     rows = np.arange(len(images))
-    if len(images) > most:
-        rows = np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
+    if len(images) > size:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, size, replace=False))
     model = _fit(_pixels(images[rows]), clusters, seed)
-    blocks = [_predict(model, _pixels(images[start : start + most])) for start in range(0, len(images), most)]
+    blocks = [_predict(model, _pixels(images[start : start + size])) for start in range(0, len(images), size)]
     return np.concatenate(blocks)
 
 
 def _fit(rows: Rows, clusters: int, seed: int) -> KMeans:
     if len(rows) < clusters:
         raise InputError(
-            f"Cannot make {clusters} clusters of {len(rows)} images: ask for fewer, or give more images."
+            f"Cannot make {clusters} clusters of {len(rows)} images: use fewer clusters or more images."
         )
     return fit(rows, clusters, seed)
 

@@ -1,4 +1,4 @@
-"""Accuracy of a vote among the nearest labelled images: how well features separate the classes."""
+"""k-nearest-neighbour accuracy: how well features separate the classes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from fedmcc.evaluation.options import KNN_NEIGHBOURS
 Rows = Float32[np.ndarray, "n d"]
 Labels = Int[np.ndarray, " n"]
 
-BLOCK = 1024  # rows compared with all others at once, to bound memory
+BLOCK_ROWS = 1024  # compared with all others at once, to limit memory
 
 
 @dataclass(frozen=True)
 class WeightedKNN:
-    """A vote of the nearest images by cosine similarity s, each with weight exp(s / temperature)."""
+    """Vote of the nearest images by cosine similarity s, each with weight exp(s / temperature)."""
 
     neighbours: int = KNN_NEIGHBOURS  # all training images if there are fewer
     temperature: float = 0.1
@@ -32,15 +32,15 @@ class WeightedKNN:
         test_features: Float32[np.ndarray, "m d"],
         test_labels: Int[np.ndarray, " m"],
     ) -> float:
-        """The share of test images whose label wins the vote of the train images."""
-        train_features, train_labels = _labelled(train_features, train_labels, fewest=1)
-        test_features, test_labels = _labelled(test_features, test_labels, fewest=1)
+        """Share of test images whose label wins the vote of the training images."""
+        train_features, train_labels = _labelled(train_features, train_labels, minimum=1)
+        test_features, test_labels = _labelled(test_features, test_labels, minimum=1)
         similarities = _similarities(test_features, train_features)
         return self._accuracy(similarities, train_labels, test_labels)
 
     def leave_one_out(self, features: Rows, labels: Labels) -> float:
-        """The share of images whose label wins the vote of all other images."""
-        features, labels = _labelled(features, labels, fewest=2)
+        """Share of images whose label wins the vote of all other images."""
+        features, labels = _labelled(features, labels, minimum=2)
         similarities = _without_self(_similarities(features, features))
         return self._accuracy(similarities, labels, labels)
 
@@ -55,19 +55,19 @@ class WeightedKNN:
         self, similarities: Float[Tensor, "m n"], voters: Int64[Tensor, " n"], classes: int
     ) -> Int64[Tensor, " m"]:
         nearest, indices = similarities.topk(min(self.neighbours, len(voters)), dim=1)
-        # Relative to the nearest, so that no temperature overflows; the winner is the same.
+        # Relative to the nearest image: the winner is the same, and low temperatures do not overflow.
         weights = ((nearest - nearest[:, :1]) / self.temperature).exp()
         return weights.new_zeros(len(weights), classes).scatter_add(1, voters[indices], weights).argmax(dim=1)
 
 
 def _similarities(rows: Rows, others: Float32[np.ndarray, "m d"]) -> Iterator[Float[Tensor, "b m"]]:
     against = normalize(torch.from_numpy(others)).T
-    for start in range(0, len(rows), BLOCK):
-        yield normalize(torch.from_numpy(rows[start : start + BLOCK])) @ against
+    for start in range(0, len(rows), BLOCK_ROWS):
+        yield normalize(torch.from_numpy(rows[start : start + BLOCK_ROWS])) @ against
 
 
 def _without_self(similarities: Iterator[Tensor]) -> Iterator[Tensor]:
-    """The same similarities, but an image's to itself so low that its vote weighs nothing."""
+    """Set the similarity of each image to itself to -inf, so that its own vote has weight 0."""
     start = 0
     for block in similarities:
         block.diagonal(offset=start).fill_(-torch.inf)
@@ -76,9 +76,11 @@ def _without_self(similarities: Iterator[Tensor]) -> Iterator[Tensor]:
 
 
 def _labelled(
-    features: Rows, labels: Labels, fewest: int
+    features: Rows, labels: Labels, minimum: int
 ) -> tuple[Float32[np.ndarray, "labelled d"], Int[np.ndarray, " labelled"]]:
-    known = labels >= 0
-    if known.sum() < fewest:
-        raise InputError(f"kNN needs {fewest} or more images with a label; there are {known.sum()}.")
-    return features[known], labels[known]
+    rows = labels >= 0
+    if rows.sum() < minimum:
+        raise InputError(
+            f"kNN needs at least {minimum} labelled images, but there are {rows.sum()}: add labels."
+        )
+    return features[rows], labels[rows]

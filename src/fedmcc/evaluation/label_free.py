@@ -1,4 +1,4 @@
-"""Scores that need no labels, so that a run without them still tells whether it works."""
+"""Scores without labels, to judge a run on unlabelled images."""
 
 from typing import NamedTuple
 
@@ -16,12 +16,12 @@ Rows = Float32[np.ndarray, "n d"]
 Assignments = Float32[np.ndarray, "n k"]
 Assigned = Int[np.ndarray, " n"]
 
-SAMPLE = 2000  # images whose pairs are compared
-NO_VARIANCE = 1e-3  # on the unit sphere, where features spread out evenly have variance 1
+MAX_COMPARED_IMAGES = 2000  # the scores over pairs take a sample of larger sets
+MIN_VARIANCE = 1e-3  # on the unit sphere, where evenly spread features have variance 1
 
 
 class LabelFreeScores(NamedTuple):
-    """What can be said without labels; None where it is undefined, or where its input was not given."""
+    """The scores; None if a score is undefined or its input was not given."""
 
     confidence: float | None
     balance: float | None
@@ -33,7 +33,7 @@ class LabelFreeScores(NamedTuple):
 def score_without_labels(
     extracted: Extracted, seed: int, views: tuple[Rows, Rows] | None = None
 ) -> LabelFreeScores:
-    """All scores of one extraction; `views` are the features of two views of the same images."""
+    """All scores of one extraction; `views` holds the features of two views of the same images."""
     features, assignments = extracted
     aligned = None if views is None else alignment(*views)
     if assignments is None:
@@ -49,18 +49,18 @@ def score_without_labels(
 
 
 def confidence(assignments: Assignments) -> float:
-    """Mean of the largest soft assignment: 1 is certain, 1 / clusters knows nothing."""
+    """Mean of the largest soft assignment: 1 is certain, 1 / clusters is uniform."""
     return float(assignments.max(axis=1).mean(dtype=np.float64))
 
 
 def alignment(first: Rows, second: Rows) -> float:
-    """Mean squared distance on the unit sphere of two views of the same image: 0 is best (Wang and Isola)."""
+    """Mean squared distance between two views of an image on the unit sphere: 0 is best (Wang and Isola)."""
     distances = normalize(first.astype(np.float64)) - normalize(second.astype(np.float64))
     return float((distances**2).sum(axis=1).mean())
 
 
 def uniformity(features: Rows, seed: int) -> float | None:
-    """Logarithm of the mean of exp(-2 d^2) over pairs on the unit sphere: 0 is collapse, lower is better."""
+    """Log of the mean of exp(-2 d^2) over pairs on the unit sphere: 0 means collapse, lower is better."""
     rows = normalize(features[_sample(len(features), seed)].astype(np.float64))
     if len(rows) < 2:
         return None
@@ -69,9 +69,9 @@ def uniformity(features: Rows, seed: int) -> float | None:
 
 
 def silhouette(features: Rows, assigned: Assigned, seed: int) -> float | None:
-    """How much nearer an image is to its own cluster than to the next one, from -1 to 1, on a sample.
+    """How much closer images are to their own cluster than to the next one, from -1 to 1, on a sample.
 
-    Undefined if the sample has a single cluster, or none with more than one image.
+    None if the sample has a single cluster, or only clusters of one image.
     """
     rows = _sample(len(features), seed)
     if not 2 <= len(np.unique(assigned[rows])) < len(rows):
@@ -79,13 +79,13 @@ def silhouette(features: Rows, assigned: Assigned, seed: int) -> float | None:
     return float(silhouette_score(normalize(features[rows].astype(np.float64)), assigned[rows]))
 
 
-def collapsed(features: Rows, assigned: Assigned, clusters: int) -> str | None:
-    """A sentence on what has collapsed and what to change; None if all is well."""
+def collapse_warning(features: Rows, assigned: Assigned, clusters: int) -> str | None:
+    """Explain what has collapsed and what to change; None if nothing has."""
     variance = _variance(features)
-    if len(features) > 1 and variance < NO_VARIANCE:
+    if len(features) > 1 and variance < MIN_VARIANCE:
         return (
-            f"The features have collapsed: all images look nearly the same to the encoder (variance "
-            f"{variance:.1g} of 1). Choose views that leave more of each image, or a smaller learning rate."
+            f"The features have collapsed: they are nearly the same for all images (variance {variance:.1g} "
+            "of 1). Choose views that keep more of each image, or a smaller learning rate."
         )
     sizes = cluster_sizes(assigned, clusters)
     empty = int((sizes == 0).sum())
@@ -93,17 +93,17 @@ def collapsed(features: Rows, assigned: Assigned, clusters: int) -> str | None:
     if effective > min(clusters, len(assigned)) / 2:
         return None
     return (
-        f"The clustering has collapsed: {clusters} clusters are as uneven as {effective:.1f} equal ones, "
+        f"The clustering has collapsed: {effective:.1f} of {clusters} clusters are effectively used, "
         f"{empty} are empty. Raise method.entropy_weight or choose views that fit the images."
     )
 
 
 def _variance(features: Rows) -> float:
-    every = max(1, len(features) // SAMPLE)
+    every = max(1, len(features) // MAX_COMPARED_IMAGES)
     return float(normalize(features[::every].astype(np.float64)).var(axis=0).sum())
 
 
 def _sample(count: int, seed: int) -> Int[np.ndarray, " m"]:
-    if count <= SAMPLE:
+    if count <= MAX_COMPARED_IMAGES:
         return np.arange(count)
-    return np.sort(np.random.default_rng(seed).choice(count, SAMPLE, replace=False))
+    return np.sort(np.random.default_rng(seed).choice(count, MAX_COMPARED_IMAGES, replace=False))

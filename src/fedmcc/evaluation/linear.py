@@ -1,4 +1,4 @@
-"""Linear evaluation: how well a single linear layer, trained on features, tells the classes apart."""
+"""Linear evaluation: accuracy of a single linear layer that is trained on features."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -23,68 +23,69 @@ ENCODER, HEAD = "online.encoder", "online.cluster_projector"
 
 
 @dataclass(frozen=True, eq=False)
-class Body:
-    """What the linear layer stands on; an encoder that is not frozen is changed by training."""
+class Backbone:
+    """The encoder below the linear layer; training changes it unless it is frozen."""
 
     features: int
     encoder: nn.Module
-    prepare: Callable[[Tensor], Tensor]  # rows of examples to the encoder's input
+    prepare: Callable[[Tensor], Tensor]  # turns inputs of examples into inputs of the encoder
     device: torch.device
     frozen: bool = True
 
     @classmethod
-    def of_features(cls, features: int, device: torch.device) -> "Body":
-        """The examples are features already."""
+    def of_features(cls, features: int, device: torch.device) -> "Backbone":
+        """A backbone for examples that are features already."""
         return cls(features, nn.Identity(), lambda rows: rows, device)
 
 
 @dataclass(frozen=True)
-class Supervision:
-    """How a classifier is trained, with Adam on cross-entropy; the defaults are linear evaluation.
+class ClassifierTraining:
+    """How a classifier is trained, with Adam on cross-entropy; the defaults are those of linear evaluation.
 
-    A fixed number of epochs, not logistic regression run to its optimum: this is what the published
-    figures of federated representations are, and what the last epoch gives is the result.
+    The number of epochs is fixed and the last one counts, as in the published figures of federated
+    representations; logistic regression trained to its optimum would give other figures.
     """
 
     learning_rate: float = 3e-3
     epochs: int = 200
     batch_size: int = 2048
 
-    def accuracy(self, body: Body, learned: Examples, scored: Examples, draw: torch.Generator) -> float:
-        """Top-1 accuracy on `scored` after the last epoch; a class that was not learned is never found."""
-        classes, numbers = np.unique(learned.labels, return_inverse=True)
+    def accuracy(
+        self, backbone: Backbone, train_set: Examples, test_set: Examples, draw: torch.Generator
+    ) -> float:
+        """Top-1 accuracy after the last epoch; a class without training examples is never predicted."""
+        classes, numbers = np.unique(train_set.labels, return_inverse=True)
         if len(classes) < 2:
-            raise InputError(
-                f"Labels of {len(classes)} class are nothing to learn: give images of 2 or more."
-            )
-        net = Network(Branch(body.encoder, cluster_projector=nn.Linear(body.features, len(classes))))
+            raise InputError("The labelled images are all of one class: give images of at least 2 classes.")
+        net = Network(Branch(backbone.encoder, cluster_projector=nn.Linear(backbone.features, len(classes))))
         assert net.online.cluster_projector is not None
         initialise(net.online.cluster_projector, draw)
-        net.to(body.device)
-        self._fit(net, body, Examples(learned.inputs, numbers), draw)
-        logits = extract(net.online, scored.inputs, body.prepare).assignments
+        net.to(backbone.device)
+        self._fit(net, backbone, Examples(train_set.inputs, numbers), draw)
+        logits = extract(net.online, test_set.inputs, backbone.prepare).assignments
         assert logits is not None
-        return float(np.mean(classes[logits.argmax(axis=1)] == scored.labels))
+        return float(np.mean(classes[logits.argmax(axis=1)] == test_set.labels))
 
-    def _fit(self, net: Network, body: Body, learned: Examples, draw: torch.Generator) -> None:
-        stage = PROBE if body.frozen else FINETUNE
+    def _fit(self, net: Network, backbone: Backbone, train_set: Examples, draw: torch.Generator) -> None:
+        stage = PROBE if backbone.frozen else FINETUNE
         optimizer = torch.optim.Adam(trainable(net, stage), self.learning_rate)
-        for _ in train(net, stage, self._batches(body, learned, draw), optimizer):
+        for _ in train(net, stage, self._batches(backbone, train_set, draw), optimizer):
             pass
 
     def _batches(
-        self, body: Body, learned: Examples, draw: torch.Generator
+        self, backbone: Backbone, train_set: Examples, draw: torch.Generator
     ) -> Iterator[tuple[Tensor, Int64[Tensor, " n"]]]:
-        """All epochs, in batches of equal size up to one: BatchNorm cannot normalise a last one of one."""
-        count = math.ceil(len(learned.labels) / self.batch_size)
+        """Batches of all epochs, whose sizes differ by at most 1: BatchNorm cannot normalise one image."""
+        count = math.ceil(len(train_set.labels) / self.batch_size)
         for _ in range(self.epochs):
-            for rows in torch.randperm(len(learned.labels), generator=draw).tensor_split(count):
-                inputs = torch.from_numpy(learned.inputs[rows.numpy()]).to(body.device)
-                yield body.prepare(inputs), torch.from_numpy(learned.labels[rows.numpy()]).to(body.device)
+            for rows in torch.randperm(len(train_set.labels), generator=draw).tensor_split(count):
+                batch = train_set.take(rows.numpy())
+                inputs, labels = (torch.from_numpy(array).to(backbone.device) for array in batch)
+                yield backbone.prepare(inputs), labels
 
 
-class Classified(NamedTuple):
-    """Scores of every class for each image, and its class."""
+class ClassifierOutputs(NamedTuple):
+    """Logits and class of each image."""
 
     logits: Float[Tensor, "n k"]
     labels: Int64[Tensor, " n"]
@@ -92,7 +93,7 @@ class Classified(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Supervised(Stage):
-    """Cross-entropy of the cluster projector's outputs; its pairs are images and their classes, not views."""
+    """Cross-entropy of the cluster projector; its pairs are images and their classes, not two views."""
 
     name: str = "supervised"
     rounds: int = 1
@@ -101,11 +102,11 @@ class Supervised(Stage):
     shared: Parts = ()
     frozen: Parts = (ENCODER,)
 
-    def represent(self, net: Any, a: Tensor, b: Tensor) -> Classified:
-        """The scores of the images `a`, beside their classes `b`."""
-        return Classified(net.online.assign(net.online.encoder(a)), b)
+    def represent(self, net: Any, a: Tensor, b: Tensor) -> ClassifierOutputs:
+        """Logits of the images `a`, with their classes `b`."""
+        return ClassifierOutputs(net.online.assign(net.online.encoder(a)), b)
 
-    def loss(self, outputs: Classified) -> Tensor:
+    def loss(self, outputs: ClassifierOutputs) -> Tensor:
         """Mean cross-entropy."""
         return F.cross_entropy(*outputs)
 

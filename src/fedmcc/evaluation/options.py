@@ -1,6 +1,6 @@
-"""When and on what is scored: all of scoring that a process which scores nothing needs.
+"""Options of evaluation, and what a process needs that does not score.
 
-It spares sites scikit-learn and SciPy, whose imports take a third of the start of a process.
+Sites import this module alone: scikit-learn and SciPy would take a third of their start-up time.
 """
 
 from dataclasses import dataclass
@@ -13,21 +13,23 @@ KNN_NEIGHBOURS = 200
 
 @dataclass(frozen=True)
 class Evaluation:
-    """When and on what a run is scored."""
+    """When and on which images a run is scored."""
 
-    every: int = 1  # rounds; the last one is always scored
-    kmeans_every: int = 0  # rounds between k-means on features, which takes seconds; 0: only at the end
-    split: str | None = None  # of the data set; None: the images trained on, as the literature does (D15)
+    every: int = 1  # rounds; the last round of a stage is always scored
+    kmeans_every: int = (
+        0  # rounds between k-means on features, which takes seconds; 0: a stage's last round only
+    )
+    split: str | None = None  # of the data set; None: the training images, as in the literature (D15)
     batch_size: int = 512
-    at_server: bool = False  # of a federation of sites: score on the images of [data], which it must hold
+    at_server: bool = False  # with sites: score at the server, on the images of [data], which it must hold
 
     def __post_init__(self) -> None:
         if self.every < 1 or self.kmeans_every < 0 or self.batch_size < 1:
             raise InputError("evaluation.every and batch_size must be 1 or more, kmeans_every 0 or more.")
 
 
-def nothing_scored(clusters: int) -> dict[str, Any]:
-    """What `Scorer.final` would say, where there are no images to score."""
+def empty_scores(clusters: int) -> dict[str, Any]:
+    """What `Scorer.final` returns, for a run that has no images to score."""
     return {
         "images": 0,
         "split": "none",

@@ -1,4 +1,4 @@
-"""Semi-supervised evaluation: what a few labels are worth on top of what was learned without any."""
+"""Semi-supervised evaluation: accuracy after training on a small share of the labels."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -8,45 +8,49 @@ import torch
 from torch import Tensor, nn
 
 from fedmcc.evaluation.features import device_of
-from fedmcc.evaluation.linear import Body, Supervision
-from fedmcc.evaluation.splits import Labelled, Rows, stratified
+from fedmcc.evaluation.linear import Backbone, ClassifierTraining
+from fedmcc.evaluation.splits import LabelledImages, Rows, stratified
 from fedmcc.numerics.randomness import generator
 
-FEW = Supervision(learning_rate=1e-3, epochs=100, batch_size=128)
-SHARES = {"1%": 0.01, "10%": 0.1}  # of the labels, of every class alike
+FEW_LABELS_TRAINING = ClassifierTraining(learning_rate=1e-3, epochs=100, batch_size=128)
+LABEL_SHARES = {"1%": 0.01, "10%": 0.1}  # of every class
 
 
 @dataclass(frozen=True, eq=False)
 class SemiSupervised:
-    """Learns from few labels: with a linear layer alone (`probe`), or with the encoder too (`finetune`).
+    """Trains a linear layer on few labels, alone (`probe`) or together with the encoder (`finetune`).
 
-    Published figures took the first images instead of some of every class, trained the layer alone and
-    reported the best epoch on the test images; this takes the last one.
+    Published figures used the first images instead of a share of every class, trained the layer alone
+    and reported the best epoch on the test images; here the last epoch counts.
     """
 
     encoder: nn.Module
     prepare: Callable[[Tensor], Tensor]
-    supervision: Supervision = FEW
+    training: ClassifierTraining = FEW_LABELS_TRAINING
 
-    def accuracies(self, learned: Labelled, scored: Labelled, seed: int) -> dict[str, float]:
-        """Top-1 accuracy of either way, for each share of the labels."""
-        shares = SHARES.items()
-        few = {
-            name: stratified(learned.labels, share, generator(seed, "semi", name)) for name, share in shares
+    def accuracies(self, train_set: LabelledImages, test_set: LabelledImages, seed: int) -> dict[str, float]:
+        """Top-1 accuracy of `probe` and `finetune` for each share of the labels."""
+        rows_of_share = {
+            name: stratified(train_set.labels, share, generator(seed, "semi", name))
+            for name, share in LABEL_SHARES.items()
         }
-        ways = {"probe": self._probe, "finetune": self._finetune}
+        variants = {"probe": self._probe, "finetune": self._finetune}
         return {
-            f"{way}_{name}": train(learned, scored, rows, generator(seed, "semi", name, way))
-            for way, train in ways.items()
-            for name, rows in few.items()
+            f"{variant}_{name}": accuracy(train_set, test_set, rows, generator(seed, "semi", name, variant))
+            for variant, accuracy in variants.items()
+            for name, rows in rows_of_share.items()
         }
 
-    def _probe(self, learned: Labelled, scored: Labelled, rows: Rows, draw: torch.Generator) -> float:
-        body = Body.of_features(learned.features.inputs.shape[1], device_of(self.encoder))
-        return self.supervision.accuracy(body, learned.features.take(rows), scored.features, draw)
+    def _probe(
+        self, train_set: LabelledImages, test_set: LabelledImages, rows: Rows, draw: torch.Generator
+    ) -> float:
+        backbone = Backbone.of_features(train_set.features.inputs.shape[1], device_of(self.encoder))
+        return self.training.accuracy(backbone, train_set.features.take(rows), test_set.features, draw)
 
-    def _finetune(self, learned: Labelled, scored: Labelled, rows: Rows, draw: torch.Generator) -> float:
-        encoder = deepcopy(self.encoder)  # the run's own stays as it is
-        width = learned.features.inputs.shape[1]
-        body = Body(width, encoder, self.prepare, device_of(encoder), frozen=False)
-        return self.supervision.accuracy(body, learned.images(rows), scored.images(), draw)
+    def _finetune(
+        self, train_set: LabelledImages, test_set: LabelledImages, rows: Rows, draw: torch.Generator
+    ) -> float:
+        encoder = deepcopy(self.encoder)  # the run's own encoder must not change
+        width = train_set.features.inputs.shape[1]
+        backbone = Backbone(width, encoder, self.prepare, device_of(encoder), frozen=False)
+        return self.training.accuracy(backbone, train_set.images(rows), test_set.images(), draw)

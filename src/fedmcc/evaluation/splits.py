@@ -1,4 +1,4 @@
-"""Which images labels are learned from and which are scored, with what the network makes of them."""
+"""Labelled images to train and to test classifiers on, with their features."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,86 +13,87 @@ from fedmcc.errors import InputError
 from fedmcc.evaluation.features import Extracted
 from fedmcc.numerics.randomness import generator
 
-HELD_OUT = 0.2  # of every class, where a data set has no test split
-FIFTH = "held-out fifth"  # what that split is called
+HELD_OUT_SHARE = 0.2  # of every class, if a data set has no test split
+HELD_OUT_SPLIT = "held-out fifth"  # its name in results
 
 Rows = Int64[np.ndarray, " _"]
 
 
 class Examples(NamedTuple):
-    """Features or images, a row each, and their classes."""
+    """Features or images, one per row, and their classes."""
 
     inputs: np.ndarray
     labels: Int[np.ndarray, " n"]
 
     def take(self, rows: Rows) -> "Examples":
-        """Some of them."""
+        """Select rows."""
         return Examples(self.inputs[rows], self.labels[rows])
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """Images, with their features and assignments."""
+class EncodedImages:
+    """Images with their features and assignments."""
 
     images: ImageSet
     extracted: Extracted
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
-    """Images of a part that have a label."""
+class LabelledImages:
+    """The rows of a set of images that have a label, or some of these rows."""
 
-    part: Part
+    encoded: EncodedImages
     rows: Rows
     split: str
 
     @cached_property
     def features(self) -> Examples:
-        """What the frozen encoder makes of them, with their classes."""
-        return Examples(self.part.extracted.features[self.rows], self.labels)
+        """Features of the frozen encoder, and classes."""
+        return Examples(self.encoded.extracted.features[self.rows], self.labels)
 
     @property
     def labels(self) -> Int64[np.ndarray, " n"]:
-        """Their classes."""
-        labels = self.part.images.labels
-        assert labels is not None  # `labelled` found some
-        known: np.ndarray = labels[self.rows]
-        return known
+        """Class of each image."""
+        labels = self.encoded.images.labels
+        assert labels is not None  # checked by `labelled`
+        own: np.ndarray = labels[self.rows]
+        return own
 
     def images(self, rows: Rows | slice = slice(None)) -> Examples:
-        """The images themselves or some of them, with their classes."""
-        return Examples(self.part.images.images[self.rows[rows]], self.labels[rows])
+        """Pixels and classes of all images, or of some rows."""
+        return Examples(self.encoded.images.images[self.rows[rows]], self.labels[rows])
 
 
-def labelled(part: Part, split: str) -> Labelled:
-    """All images of a part that have a label."""
-    labels = part.images.labels
+def labelled(encoded: EncodedImages, split: str) -> LabelledImages:
+    """All images that have a label."""
+    labels = encoded.images.labels
     rows = np.flatnonzero(np.zeros(0) if labels is None else labels >= 0)
     if len(rows) == 0:
-        raise InputError(f"No image of the split '{split}' has a label: only clustering can be judged there.")
-    return Labelled(part, rows, split)
+        raise InputError(f"No image of the split '{split}' has a label: use the protocol clustering.")
+    return LabelledImages(encoded, rows, split)
 
 
-def with_fifth_held_out(part: Part) -> tuple[Labelled, Labelled]:
-    """Labelled images to learn from and to score: of every class a fifth, the same for every run."""
-    known = labelled(part, part.images.split)
-    scored = stratified(known.labels, HELD_OUT, generator(0, "held-out"), fewest=0)
-    if len(scored) == 0:
-        raise InputError(
-            "No class has the 3 labelled images that it takes to hold one out: give more images."
-        )
-    learned = np.setdiff1d(np.arange(len(known.rows)), scored)
-    return Labelled(part, known.rows[learned], "the rest"), Labelled(part, known.rows[scored], FIFTH)
+def hold_out_fifth(encoded: EncodedImages) -> tuple[LabelledImages, LabelledImages]:
+    """Labelled images to train and to test on: a fifth of every class is held out, the same in every run."""
+    known = labelled(encoded, encoded.images.split)
+    test_rows = stratified(known.labels, HELD_OUT_SHARE, generator(0, "held-out"), minimum=0)
+    if len(test_rows) == 0:
+        raise InputError("No class has 3 labelled images, which holding one out needs: give more images.")
+    train_rows = np.setdiff1d(np.arange(len(known.rows)), test_rows)
+    return (
+        LabelledImages(encoded, known.rows[train_rows], "the rest"),
+        LabelledImages(encoded, known.rows[test_rows], HELD_OUT_SPLIT),
+    )
 
 
 def stratified(
-    labels: Int[np.ndarray, " n"], share: float, draw: torch.Generator, fewest: int = 1
+    labels: Int[np.ndarray, " n"], share: float, draw: torch.Generator, minimum: int = 1
 ) -> Int64[np.ndarray, " m"]:
-    """Random rows, sorted: this share of every class, but at least `fewest` of it.
+    """Random rows in ascending order: this share of every class, but at least `minimum` of each.
 
-    scikit-learn's splits refuse shares that are smaller than one image per class.
+    scikit-learn's splits do not accept shares of less than one image per class.
     """
     order = torch.randperm(len(labels), generator=draw).numpy()
     classes = [order[labels[order] == label] for label in np.unique(labels)]
-    drawn = [rows[: max(fewest, round(share * len(rows)))] for rows in classes]
+    drawn = [rows[: max(minimum, round(share * len(rows)))] for rows in classes]
     return np.sort(np.concatenate(drawn))

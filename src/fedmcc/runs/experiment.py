@@ -15,7 +15,7 @@ from fedmcc.config import Config, dump, name_of
 from fedmcc.data.partition import encode_partition
 from fedmcc.errors import InputError
 from fedmcc.evaluation.assignments import assignments_csv
-from fedmcc.evaluation.options import nothing_scored
+from fedmcc.evaluation.options import empty_scores
 from fedmcc.federation.privacy import epsilon
 from fedmcc.federation.rounds import Policy, Progress, Round, RoundFailedError, rounds
 from fedmcc.messages import StageRound
@@ -293,7 +293,7 @@ def _final_scores(experiment: Experiment, run: Run) -> dict[str, Any]:
     """The scores, once the cluster of every image is written; without images there are none."""
     scorer, online = experiment.scorer, experiment.net.online
     if scorer is None:
-        return nothing_scored(experiment.config.general.clusters or 0)
+        return empty_scores(experiment.config.general.clusters or 0)
     extracted = scorer.extract(online)
     write_atomically(run.assignments_file, assignments_csv(scorer.images, scorer.assign(extracted, online)))
     return scorer.final(online, extracted)

@@ -36,7 +36,7 @@ def predict(run: Run, path: Path) -> Predicted:
     if extracted.assignments is None:
         raise InputError(f"{run.path} has no cluster head: its method learns features alone.")
     return Predicted(
-        assignments_csv(images, Assignment.of_soft(extracted.assignments)), images.skipped_message()
+        assignments_csv(images, Assignment.from_soft(extracted.assignments)), images.skipped_message()
     )
 
 
