@@ -49,7 +49,7 @@ def test_a_key_of_another_method_is_unknown():
         ({"method": {"anchor": "b"}}, "method.anchor is 'b': input should be 'paper' or 'online'."),
         ({"views": {"crop": [0.1, "x"]}}, "views.crop.1 is 'x': "),
         ({"views": {"crop": [0.1]}}, "views.crop.1 is "),
-        ({"training": 3}, "training is 3: it is a section"),
+        ({"training": 3}, "training is 3: it is a section, so set one of its keys."),
         ({"data": {"root": 3}}, "data.root is 3: "),
         ({"method": {"name": ["mcc"]}}, "Unknown method '['mcc']'. "),
         ({"views": {"preset": {}}}, "Unknown preset of views '{}'. "),
@@ -76,7 +76,7 @@ def test_a_value_of_the_wrong_type_is_named(table, start):
         ({"method": {"hidden": 0}}, "method.hidden is 0: "),
     ],
 )
-def test_a_value_that_cannot_work_is_refused_by_name(table, start):
+def test_an_invalid_value_is_refused_by_name(table, start):
     assert _refused(table).startswith(start)
 
 
@@ -100,16 +100,16 @@ def test_settings_are_read_as_toml_or_else_as_text(setting, value):
     assert apply_settings({}, [setting]) == {"a": {"b": value}}
 
 
-def test_settings_go_on_top_in_order_and_leave_the_table_alone():
+def test_settings_are_applied_in_order_and_do_not_change_the_table():
     table = {"seed": 1, "method": {"name": "cc", "epochs": 2}}
-    found = apply_settings(table, ["method.epochs=3", "seed=2", "method.epochs=4", "views.size=8"])
-    assert found == {"seed": 2, "method": {"name": "cc", "epochs": 4}, "views": {"size": 8}}
+    changed = apply_settings(table, ["method.epochs=3", "seed=2", "method.epochs=4", "views.size=8"])
+    assert changed == {"seed": 2, "method": {"name": "cc", "epochs": 4}, "views": {"size": 8}}
     assert table == {"seed": 1, "method": {"name": "cc", "epochs": 2}}
 
 
 @pytest.mark.parametrize("setting", ["seed", "=3", " = 3", ""])
-def test_a_setting_that_sets_nothing_is_refused(setting):
-    with pytest.raises(InputError, match=r"sets nothing: write it as section\.key=value"):
+def test_a_setting_without_key_or_value_is_refused(setting):
+    with pytest.raises(InputError, match=r"is not a setting: write it as section\.key=value"):
         apply_settings({}, [setting])
 
 
@@ -160,7 +160,7 @@ def test_a_relative_root_becomes_absolute_so_that_resume_finds_it(tmp_path, monk
     assert config.encoder.weights == tmp_path.resolve() / "w.safetensors"
 
 
-def test_a_recipe_is_read_with_settings_on_top(tmp_path):
+def test_settings_change_a_recipe(tmp_path):
     path = tmp_path / "recipe.toml"
     path.write_text('seed = 4\n[method]\nname = "cc"\n')
     config = load(path, ["method.epochs=3"])
@@ -175,7 +175,7 @@ def test_a_recipe_is_read_with_settings_on_top(tmp_path):
         (b"\xff\xfe", r"Cannot read the recipe .*recipe\.toml"),
     ],
 )
-def test_a_recipe_that_cannot_be_read_is_said_in_a_sentence(tmp_path, content, sentence):
+def test_a_recipe_that_cannot_be_read_is_refused(tmp_path, content, sentence):
     path = tmp_path / "recipe.toml"
     if content is not None:
         path.write_bytes(content)
@@ -183,6 +183,6 @@ def test_a_recipe_that_cannot_be_read_is_said_in_a_sentence(tmp_path, content, s
         load(path)
 
 
-def test_a_folder_is_no_recipe(tmp_path):
+def test_a_folder_is_not_a_recipe(tmp_path):
     with pytest.raises(InputError, match="Cannot read the recipe"):
         load(Path(tmp_path))

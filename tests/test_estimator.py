@@ -32,21 +32,21 @@ def test_predicting_the_fitted_images_gives_their_labels(fitted, images):
     np.testing.assert_array_equal(fitted.predict(images), fitted.labels_)
 
 
-def test_same_random_state_same_result_another_another(fitted, images):
+def test_the_random_state_decides_the_result(fitted, images):
     again, other = _model().fit(images), _model(random_state=1).fit(images)
     np.testing.assert_array_equal(again.labels_, fitted.labels_)
     assert again.history_ == fitted.history_ != other.history_
     np.testing.assert_array_equal(again.transform(images), fitted.transform(images))
 
 
-def test_prediction_is_image_by_image(fitted, images):
+def test_the_prediction_of_an_image_does_not_depend_on_other_images(fitted, images):
     np.testing.assert_array_equal(fitted.predict(images[5:9]), fitted.labels_[5:9])
     np.testing.assert_allclose(
         fitted.transform(images[7:8]), fitted.transform(images)[7:8], rtol=1e-4, atol=1e-5
     )
 
 
-def test_layouts_and_types_of_the_same_images_give_the_same_clusters(fitted, images):
+def test_the_same_images_in_other_layouts_and_types_give_the_same_clusters(fitted, images):
     last, floats = images.transpose(0, 2, 3, 1), images / 255
     for same in (last, floats, images.astype(np.int64), images.tolist(), images[:, :, ::-1][:, :, ::-1]):
         np.testing.assert_array_equal(fitted.predict(same), fitted.labels_)
@@ -63,7 +63,7 @@ def test_history_has_a_finite_loss_per_epoch(fitted):
     assert np.isfinite(fitted.history_).all()
 
 
-def test_a_clone_has_the_parameters_and_nothing_learned(fitted, images):
+def test_a_clone_has_the_parameters_but_is_not_fitted(fitted, images):
     copy = clone(fitted)
     assert copy.get_params() == fitted.get_params()
     assert copy.get_params()["settings"] == SETTINGS
@@ -76,7 +76,7 @@ def test_fit_predict_and_parameters_follow_scikit_learn(images, fitted):
     np.testing.assert_array_equal(model.fit_predict(images), fitted.labels_)
 
 
-def test_settings_reach_every_part(images):
+def test_settings_change_every_section(images):
     changed = {"encoder.norm": "group", "method.momentum": 0.5, "views.rotation": 0}
     model = _model(method="mcc", epochs=1, settings=SETTINGS | changed).fit(images)
     assert any(isinstance(m, torch.nn.GroupNorm) for m in model._experiment.net.modules())
@@ -84,7 +84,7 @@ def test_settings_reach_every_part(images):
     assert model._experiment.config.views.rotation == 0.0
 
 
-def test_fitting_leaves_the_global_generators_alone(images):
+def test_fitting_does_not_change_the_global_generators(images):
     before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     _model(epochs=1).fit(images)
     assert torch.equal(before, torch.get_rng_state())
@@ -103,13 +103,13 @@ def test_fitting_leaves_the_global_generators_alone(images):
         ({"settings": {}}, r"training\.batch_size is 128 and there are 48 images"),
     ],
 )
-def test_parameters_that_cannot_work_are_said_in_a_sentence(images, changes, sentence):
+def test_invalid_parameters_are_refused(images, changes, sentence):
     with pytest.raises(InputError, match=sentence):
         _model(**changes).fit(images)
 
 
-def test_images_of_another_shape_than_fitted_are_said_in_a_sentence(fitted, images):
-    with pytest.raises(InputError, match="X has 1 channels and the fitted images 3"):
+def test_images_of_another_shape_than_fitted_are_refused(fitted, images):
+    with pytest.raises(InputError, match="X has 1 channels, but the fitted images have 3: convert X"):
         fitted.predict(images[:, :1])
     with pytest.raises(InputError, match="The images in X have the shape"):
         fitted.predict(images[0, 0])
@@ -122,6 +122,6 @@ def test_owners_are_clients_of_a_federation_and_a_single_owner_trains_alone(fitt
     assert sorted(together._experiment.engine.clients) == [0, 1]
 
 
-def test_owners_must_be_one_for_each_image(images):
+def test_groups_must_name_one_owner_per_image(images):
     with pytest.raises(InputError, match="groups has the shape"):
         _model().fit(images, groups=["here"])

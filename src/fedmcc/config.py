@@ -1,6 +1,6 @@
-"""Composes everyone's options into one configuration; TOML in and out, `--set a.b=c` on top.
+"""The configuration: the options of all packages, read from and written to TOML, changed by `--set a.b=c`.
 
-A key that nobody owns is an error with a suggestion.
+An unknown key is an error with a suggestion.
 """
 
 import os
@@ -30,10 +30,11 @@ from fedmcc.views import PRESETS, Views
 Table = dict[str, Any]
 Options = TypeVar("Options")
 
-CHOICES: dict[str, tuple[Mapping[str, type[Any]], str]] = {  # section: what there is, and the default
+DEFAULT_METHOD = "fedmcc-plus"
+CHOICES: dict[str, tuple[Mapping[str, type[Any]], str]] = {  # section: its registry, and the default name
     "data": (DATASETS, "digits"),
     "encoder": (ENCODERS, "convnet"),
-    "method": (METHODS, "fedmcc-plus"),
+    "method": (METHODS, DEFAULT_METHOD),
     "clustering": (CLUSTERINGS, "none"),
     "engine": (ENGINES, "embedded"),
 }
@@ -41,9 +42,9 @@ CHOICES: dict[str, tuple[Mapping[str, type[Any]], str]] = {  # section: what the
 
 @dataclass(frozen=True)
 class General:
-    """Options that belong to the run as a whole."""
+    """Options of the run as a whole."""
 
-    clusters: int | None = None  # None: as many as the data set has classes
+    clusters: int | None = None  # None: the number of classes of the data set
     seed: int = 0
     device: str = "auto"  # auto: the accelerator if there is one; else cpu, cuda, cuda:1, mps
     threads: int | None = None  # None: one per core
@@ -58,7 +59,7 @@ class General:
 
     @property
     def thread_count(self) -> int:
-        """How many threads there are to be on this machine."""
+        """Number of threads to use on this machine."""
         return self.threads or os.cpu_count() or 1
 
 
@@ -152,7 +153,7 @@ def load_config(source: str | Path | Mapping[str, Any], settings: Iterable[str] 
 
 
 def load(path: Path, settings: Iterable[str] = ()) -> Config:
-    """The configuration in a TOML file, changed by settings such as `method.momentum=0.996`."""
+    """Read a configuration from a TOML file and apply settings such as `method.momentum=0.996`."""
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -163,7 +164,7 @@ def load(path: Path, settings: Iterable[str] = ()) -> Config:
 
 
 def parse_text(text: str, source: str = "The recipe", settings: Iterable[str] = ()) -> Config:
-    """The configuration in a text of TOML that comes from somewhere, changed by settings."""
+    """Read a configuration from TOML text and apply settings; errors call the text by its source."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -172,17 +173,17 @@ def parse_text(text: str, source: str = "The recipe", settings: Iterable[str] = 
 
 
 def apply_settings(table: Table, settings: Iterable[str]) -> Table:
-    """A copy of the table with each `a.b=c` put in; c is read as TOML, or else taken as text."""
+    """Return a copy of the table with every setting `a.b=c`; c is read as TOML, or else as plain text."""
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key.strip():
-            raise InputError(f"'{setting}' sets nothing: write it as section.key=value.")
+            raise InputError(f"'{setting}' is not a setting: write it as section.key=value.")
         table = set_key(table, key, _value(text.strip()))
     return table
 
 
 def set_key(table: Table, key: str, value: object) -> Table:
-    """A copy of the table in which the dotted key has this value."""
+    """Return a copy of the table in which the dotted key has this value."""
     first, dot, rest = (part.strip() for part in key.partition("."))
     if not dot:
         return {**table, first: value}
@@ -193,14 +194,14 @@ def set_key(table: Table, key: str, value: object) -> Table:
 
 
 def parse(table: Mapping[str, Any]) -> Config:
-    """The configuration of a table, every default filled in."""
+    """Check a table and fill in all defaults."""
     general = {field.name for field in fields(General)}
     sections = {field.name for field in fields(Config)} - {"general"}
     for key in table:
         if key not in general | sections:
             raise unknown("key", key, general | sections)
         if key in sections and not isinstance(table[key], Mapping):
-            raise InputError(f"{key} is {table[key]!r}: it is a section; set its keys, such as {key}.name.")
+            raise InputError(f"{key} is {table[key]!r}: it is a section, so set one of its keys.")
     data = cast(Source, _choose("data", table))
     return Config(
         general=_build("", General, {key: table[key] for key in table if key in general}),
@@ -219,7 +220,7 @@ def parse(table: Mapping[str, Any]) -> Config:
 
 
 def dump(config: Config) -> str:
-    """TOML that `parse` turns into the same configuration, with nothing left to defaults."""
+    """Write every option as TOML, from which `parse` makes the same configuration."""
     tables: Table = dict(_table(config.general))
     for section in fields(config)[1:]:
         options = getattr(config, section.name)
@@ -230,13 +231,13 @@ def dump(config: Config) -> str:
 
 
 def name_of(section: str, options: object) -> str:
-    """The registered name of a data set, an encoder or a method."""
+    """Name under which the options of a section are registered."""
     return next(name for name, kind in CHOICES[section][0].items() if kind is type(options))
 
 
 def _names(section: str, options: object) -> Table:
     if section == "views":
-        return {"preset": "none"}  # the numbers that follow are complete
+        return {"preset": "none"}  # every number of the views is written
     return {"name": name_of(section, options)} if section in CHOICES else {}
 
 
@@ -288,4 +289,6 @@ def _value(text: str) -> object:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-    return text if isinstance(value, date | time) else value  # no option is a day, but a folder's name may be
+    return (
+        text if isinstance(value, date | time) else value
+    )  # no option is a date, but a folder may be named like one

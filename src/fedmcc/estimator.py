@@ -1,4 +1,4 @@
-"""DeepClustering: the whole of fedmcc behind scikit-learn's fit, predict and transform."""
+"""DeepClustering: federated clustering as a scikit-learn estimator."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,14 +9,14 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fedmcc.config import Config, Table, parse, set_key
+from fedmcc.config import DEFAULT_METHOD, Config, Table, parse, set_key
 from fedmcc.data.arrays import as_images
 from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
 from fedmcc.evaluation.features import Extracted, extract
 from fedmcc.federation.rounds import Progress, Round, rounds
 from fedmcc.numerics.state_dicts import copy_into, detached
-from fedmcc.runs.build import Experiment, assemble, scorer_of
+from fedmcc.runs.build import Experiment, assemble
 
 
 class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -60,7 +60,7 @@ class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
         self,
         n_clusters: int = 10,
         *,
-        method: str = "fedmcc-plus",
+        method: str = DEFAULT_METHOD,
         views: str = "photo",
         epochs: int = 40,
         random_state: int = 0,
@@ -102,12 +102,12 @@ class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
         """
         images, config = ImageSet(as_images(np.asarray(X), "X")), self._config()
         if groups is not None:
-            images = _owned(images, np.asarray(groups))
+            images = _with_owners(images, np.asarray(groups))
             config = replace(config, partition=replace(config.partition, name="by_group"))
-        experiment = assemble(config, images)
-        self.history_ = _train(experiment)
-        self._experiment = experiment
-        self.labels_ = scorer_of(experiment.config, images).assign(self._extract(X)).clusters
+        self._experiment = assemble(config, images)
+        self.history_ = _train(self._experiment)
+        assert self._experiment.scorer is not None  # there are images to score
+        self.labels_ = self._experiment.scorer.assign(self._extract(X)).clusters
         return self
 
     def predict(self, X: ArrayLike) -> np.ndarray:  # noqa: N803
@@ -134,7 +134,7 @@ class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
         """
         assignments = self._extract(X).assignments
         if assignments is None:
-            raise TypeError(f"The method '{self.method}' learns features alone: use transform.")
+            raise TypeError(f"The method '{self.method}' learns features only: use transform.")
         return np.asarray(assignments.argmax(axis=1))
 
     def transform(self, X: ArrayLike) -> np.ndarray:  # noqa: N803
@@ -167,7 +167,9 @@ class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
         images = as_images(np.asarray(X), "X")
         fitted = experiment.images.images.shape[1]
         if images.shape[1] != fitted:
-            raise InputError(f"X has {images.shape[1]} channels and the fitted images {fitted}: convert it.")
+            raise InputError(
+                f"X has {images.shape[1]} channels, but the fitted images have {fitted}: convert X."
+            )
         return extract(experiment.net.online, images, experiment.config.views.plain)
 
     def _config(self) -> Config:
@@ -182,7 +184,7 @@ class DeepClustering(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
         return parse(table)
 
 
-def _owned(images: ImageSet, groups: np.ndarray) -> ImageSet:
+def _with_owners(images: ImageSet, groups: np.ndarray) -> ImageSet:
     if groups.shape != (len(images),):
         raise InputError(
             f"groups has the shape {groups.shape}: give one owner for each of {len(images)} images."
