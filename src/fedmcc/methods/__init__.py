@@ -29,12 +29,28 @@ METHODS: dict[str, type[Method]] = {
     "fedmoco": FedMoCo,
     "fedca": FedCA,
 }
+"""Methods by name, each a frozen dataclass whose fields are the hyperparameters; `fedmcc list methods`.
 
-CLUSTERINGS: dict[str, type[Clustering]] = {  # stages that may follow a method without a cluster head
+Examples
+--------
+>>> from fedmcc import METHODS
+>>> METHODS["mcc"](rounds=5).momentum
+0.99
+"""
+
+CLUSTERINGS: dict[str, type[Clustering]] = {
     "none": NoClustering,
     "mcc": ClusterContrast,
     "kmeans": FederatedKMeans,
     "spectral": FederatedSpectral,
 }
+"""Clusterings by name, which may follow a method without a cluster head; `fedmcc list clusterings`.
+
+Examples
+--------
+>>> from fedmcc import CLUSTERINGS
+>>> sorted(CLUSTERINGS)
+['kmeans', 'mcc', 'none', 'spectral']
+"""
 
 __all__ = ["CLUSTERINGS", "METHODS", "Clustering", "Method", "Stage"]

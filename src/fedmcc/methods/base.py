@@ -29,19 +29,62 @@ class Aggregate(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One stage of a method; submodule names declare what is trained, shared and frozen."""
+    """One stage of a method; submodule names declare what is trained, shared and frozen.
+
+    A subclass defines `represent` and `loss`; the default of every other hook is federated averaging.
+
+    Parameters
+    ----------
+    name
+        Name of the stage, also in file names and metrics.
+    rounds
+        R, the number of rounds.
+    epochs
+        E, local epochs in a round; 0 if the stage trains nothing.
+    trained
+        Submodules that the optimiser updates, such as `("online.encoder",)`.
+    shared
+        Submodules averaged every round.
+    frozen
+        Submodules that the server sends once, with a client's first task of the stage.
+    learning_rate_factor
+        Multiple of `training.learning_rate`.
+    encoder
+        The frozen submodule whose features are cached; empty: none.
+    views_per_image
+        Views whose features are cached; 0: new views in every step.
+    on_features
+        Whether `represent` gets pairs of cached features instead of views.
+    precision
+        Autocast data type of a step; None: no autocast.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> from fedmcc import Stage, losses
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Contrast(Stage):
+    ...     trained: tuple[str, ...] = ("online",)
+    ...     shared: tuple[str, ...] = ("online",)
+    ...     def represent(self, net, a, b):
+    ...         return net.online.encoder(a), net.online.encoder(b)
+    ...     def loss(self, outputs):
+    ...         return losses.nt_xent(*outputs, temperature=0.5)
+    >>> Contrast(name="contrast", rounds=10, epochs=1).shared
+    ('online',)
+    """
 
     name: str
-    rounds: int  # R
-    epochs: int  # E, local epochs in a round; 0 if the stage trains nothing
-    trained: Parts  # submodules that the optimiser updates
-    shared: Parts  # submodules averaged every round
-    frozen: Parts = ()  # submodules that the server sends once, with a client's first task of the stage
-    learning_rate_factor: float = 1.0  # multiple of training.learning_rate
-    encoder: str = ""  # the frozen submodule whose features are cached; empty: none
-    views_per_image: int = 0  # views whose features are cached; 0: new views in every step
-    on_features: bool = False  # `represent` gets pairs of cached features instead of views
-    precision: torch.dtype | None = None  # autocast data type of a step; None: no autocast
+    rounds: int
+    epochs: int
+    trained: Parts
+    shared: Parts
+    frozen: Parts = ()
+    learning_rate_factor: float = 1.0
+    encoder: str = ""
+    views_per_image: int = 0
+    on_features: bool = False
+    precision: torch.dtype | None = None
 
     def outputs(self, net: Any, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
         """The outputs of `represent`, computed in the stage's precision and returned in float32."""
@@ -130,10 +173,35 @@ def require_view_pairs(options: Any, section: str = "method") -> None:
 
 @runtime_checkable
 class Method(Protocol):
-    """A frozen dataclass whose fields are the hyperparameters."""
+    """A frozen dataclass whose fields are the hyperparameters, with defaults.
+
+    Examples
+    --------
+    >>> from fedmcc import METHODS, Method
+    >>> method = METHODS["fedmcc"](rounds=50)
+    >>> isinstance(method, Method)
+    True
+    >>> [stage.name for stage in method.stages()]
+    ['representation', 'clustering']
+    """
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> Network:
-        """The network that the stages train; its `online` branch is evaluated."""
+        """Build the network that the stages train; its `online` branch is evaluated.
+
+        Parameters
+        ----------
+        encoder
+            The encoder, a module from images to rows of features.
+        features
+            Number of features.
+        clusters
+            Number of clusters.
+
+        Returns
+        -------
+        Network
+            The network with all its heads.
+        """
 
     def stages(self) -> tuple[Stage, ...]:
         """The stages, in order."""
@@ -141,10 +209,30 @@ class Method(Protocol):
 
 @runtime_checkable
 class Clustering(Protocol):
-    """A cluster head and the stages that train it, for methods that learn only features."""
+    """A cluster head and the stages that train it, for methods that learn only features.
+
+    Examples
+    --------
+    >>> from fedmcc import CLUSTERINGS, Clustering
+    >>> clustering = CLUSTERINGS["kmeans"]()
+    >>> isinstance(clustering, Clustering)
+    True
+    >>> [stage.name for stage in clustering.stages()]
+    ['whitening', 'centroids']
+    """
 
     def extend(self, net: Network, features: int, clusters: int) -> None:
-        """Add a cluster projector to the network."""
+        """Add a cluster projector to the network.
+
+        Parameters
+        ----------
+        net
+            The network of a method without a cluster projector.
+        features
+            Number of features of its encoder.
+        clusters
+            Number of clusters.
+        """
 
     def stages(self) -> tuple[Stage, ...]:
         """The stages, in order."""

@@ -30,7 +30,24 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """One run on disk."""
+    """A run directory, as `run` and `load_run` return it; docs/run-directory.md describes every file.
+
+    Parameters
+    ----------
+    path
+        The directory.
+
+    Examples
+    --------
+    >>> import fedmcc
+    >>> table = {"data": {"name": "synthetic", "samples": 40}, "training": {"batch_size": 20}}
+    >>> config = fedmcc.load_config(table, ["method.name=mcc", "method.rounds=2"])
+    >>> run = fedmcc.run(config)
+    >>> [(row["stage"], row["round"]) for row in run.rows()]
+    [('joint', 1), ('joint', 2)]
+    >>> run.read_json("scores.json")["images"]
+    40
+    """
 
     path: Path
 
@@ -81,7 +98,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether the run is complete."""
         return self.scores_file.exists()
 
     @contextmanager
@@ -98,7 +115,13 @@ class Run:
             os.fsync(file.fileno())
 
     def rows(self) -> list[Row]:
-        """The metrics; a last line cut short by a crash is left out."""
+        """Read the metrics of all rounds so far.
+
+        Returns
+        -------
+        list[dict[str, Any]]
+            One dictionary per round; a last line that a crash cut short is left out.
+        """
         text = self.metrics_file.read_text(errors="replace") if self.metrics_file.exists() else ""
         lines = text.splitlines()
         rows: list[Row] = []
@@ -133,7 +156,18 @@ class Run:
         write_atomically(self.path / name, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
     def read_json(self, name: str) -> Row:
-        """A small JSON file of the run, or nothing when it is not there yet."""
+        """Read one of the JSON files of the run.
+
+        Parameters
+        ----------
+        name
+            Name of the file, such as `scores.json`.
+
+        Returns
+        -------
+        dict[str, Any]
+            Its content; empty if the file does not exist yet.
+        """
         path = self.path / name
         if not path.exists():
             return {}
@@ -177,7 +211,7 @@ def _occupied(path: Path) -> bool:
 
 
 def load_run(path: str | Path) -> Run:
-    """Open the directory of an existing run; torch is not needed.
+    """Open an existing run directory; this does not import torch.
 
     Parameters
     ----------
@@ -187,19 +221,21 @@ def load_run(path: str | Path) -> Run:
     Returns
     -------
     Run
-        The run, whether it is complete or not.
+        The run, complete or not.
 
     Raises
     ------
     InputError
-        If this is not a run directory, or a newer version of fedmcc wrote it.
+        If this is not a run directory, or if a newer version of fedmcc wrote it.
 
     Examples
     --------
     >>> import fedmcc
-    >>> fedmcc.load_run("runs/none")
-    Traceback (most recent call last):
-    fedmcc.errors.InputError: runs/none is not a run directory: it has no config.toml. `fedmcc run` makes one.
+    >>> table = {"data": {"name": "synthetic", "samples": 40}, "training": {"batch_size": 20}}
+    >>> config = fedmcc.load_config(table, ["method.name=mcc", "method.rounds=2"])
+    >>> path = fedmcc.run(config).path
+    >>> fedmcc.load_run(path).finished
+    True
     """
     path = Path(path)
     run = Run(path)

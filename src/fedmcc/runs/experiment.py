@@ -70,8 +70,8 @@ def run(config: Config, path: str | Path | None = None) -> Run:
     Examples
     --------
     >>> import fedmcc
-    >>> table = {"data": {"name": "synthetic", "samples": 40}, "training": {"batch_size": 20}, "threads": 1}
-    >>> run = fedmcc.run(fedmcc.load_config(table, ["method.name=mcc", "method.rounds=1"]))
+    >>> table = {"data": {"name": "synthetic", "samples": 40}, "training": {"batch_size": 20}}
+    >>> run = fedmcc.run(fedmcc.load_config(table, ["method.name=mcc", "method.rounds=2"]))
     >>> str(run.path), run.finished
     ('runs/synthetic-mcc-001', True)
     """

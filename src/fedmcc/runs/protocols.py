@@ -175,6 +175,14 @@ PROTOCOLS: dict[str, Protocol] = {
     "linear": Protocol(by_linear_layer),
     "semi": Protocol(by_few_labels),
 }
+"""Evaluation protocols by name, for `fedmcc evaluate RUN --protocol NAME`; `fedmcc list protocols`.
+
+Examples
+--------
+>>> from fedmcc import PROTOCOLS
+>>> [name for name, protocol in PROTOCOLS.items() if not protocol.needs_labels]
+['clustering']
+"""
 
 
 def _check(run: Run, names: Sequence[str], subject: Subject) -> None:

@@ -22,5 +22,13 @@ class EngineOptions(Protocol):
 
 
 ENGINES: dict[str, type[EngineOptions]] = {"embedded": EmbeddedOptions, "pool": PoolOptions}
+"""Engines by name, each a frozen dataclass of options; `fedmcc list engines`.
+
+Examples
+--------
+>>> from fedmcc import ENGINES
+>>> sorted(ENGINES)
+['embedded', 'pool']
+"""
 
 __all__ = ["ENGINES", "Engine", "EngineOptions", "Simulation"]
