@@ -111,7 +111,7 @@ def test_invalid_parameters_are_refused(images, changes, sentence):
 def test_images_of_another_shape_than_fitted_are_refused(fitted, images):
     with pytest.raises(InputError, match="X has 1 channels, but the fitted images have 3: convert X"):
         fitted.predict(images[:, :1])
-    with pytest.raises(InputError, match="The images in X have the shape"):
+    with pytest.raises(InputError, match="The images in X have shape"):
         fitted.predict(images[0, 0])
 
 

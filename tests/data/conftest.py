@@ -1,4 +1,4 @@
-"""Small files in the official formats, and a server to download them from."""
+"""A random generator, image files of noise, and a server with a file to download."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ def generator() -> np.random.Generator:
 
 @pytest.fixture
 def picture(generator: np.random.Generator) -> Callable[..., Path]:
-    """Writes a noise image of any mode and size."""
+    """Write an image of noise of any mode and size."""
 
     def write(path: Path, mode: str = "RGB", size: tuple[int, int] = (12, 12)) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,11 +31,11 @@ def picture(generator: np.random.Generator) -> Callable[..., Path]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """/right/, /wrong/ and /broken/ answer with the file, another one, and half of it."""
+    """/right/ serves the file, /wrong/ another file, and /broken/ half of the file."""
 
     def do_GET(self) -> None:
         kind = self.path.split("/")[1]
-        self.server.asked.append(kind)  # type: ignore[attr-defined]
+        self.server.requested.append(kind)  # type: ignore[attr-defined]
         if kind not in ("right", "wrong", "broken"):
             return self.send_error(404)
         content = CONTENT if kind != "wrong" else CONTENT[::-1]
@@ -52,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[ThreadingHTTPServer]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        httpd.asked = []  # type: ignore[attr-defined]
+        httpd.requested = []  # type: ignore[attr-defined]
         thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield httpd

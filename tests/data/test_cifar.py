@@ -87,7 +87,7 @@ def test_archive_cannot_write_outside_its_folder(tmp_path):
 
 def test_truncated_and_missing_batches_are_named(ten):
     (ten / "data_batch_3.bin").write_bytes(b"\0" * 5000)
-    with pytest.raises(InputError, match=r"data_batch_3\.bin is cut short.*Delete"):
+    with pytest.raises(InputError, match=r"data_batch_3\.bin is truncated.*Delete"):
         CIFAR10(root=ten).load()
     (ten / "data_batch_3.bin").unlink()
     with pytest.raises(InputError, match=r"data_batch_3\.bin is missing"):

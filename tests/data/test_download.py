@@ -21,40 +21,44 @@ def remote(server: ThreadingHTTPServer, *kinds: str) -> Remote:
     return Remote("file.bin", CHECKSUM, mirrors)
 
 
-def test_right_file_is_kept_and_asked_for_once(server, tmp_path, capfd):
+def test_a_correct_file_is_kept_and_requested_once(server, tmp_path, capfd):
     for _ in range(2):
         assert fetch(remote(server, "right"), tmp_path / "new").read_bytes() == CONTENT
-    assert server.asked == ["right"]
+    assert server.requested == ["right"]
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
-    [("wrong", "wrong checksum"), ("broken", "broke off midway"), ("absent", "answered 404")],
+    [
+        ("wrong", "wrong checksum"),
+        ("broken", "closed the connection before the end"),
+        ("absent", "answered 404"),
+    ],
 )
-def test_failed_download_says_why_and_leaves_no_file(server, tmp_path, kind, reason):
+def test_failed_download_gives_the_reason_and_leaves_no_file(server, tmp_path, kind, reason):
     with pytest.raises(InputError, match=rf"file\.bin: .*{reason}.*by hand.*{kind}/file\.bin .*{tmp_path}"):
         fetch(remote(server, kind), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_failed_download_is_mended_by_the_next_attempt(server, tmp_path):
+def test_a_failed_download_can_be_repeated(server, tmp_path):
     with pytest.raises(InputError):
         fetch(remote(server, "broken"), tmp_path)
     assert fetch(remote(server, "right"), tmp_path).read_bytes() == CONTENT
 
 
-def test_second_mirror_helps_when_the_first_fails(server, tmp_path):
+def test_the_second_mirror_is_used_when_the_first_fails(server, tmp_path):
     assert fetch(remote(server, "wrong", "right"), tmp_path).read_bytes() == CONTENT
-    assert server.asked == ["wrong", "right"]
+    assert server.requested == ["wrong", "right"]
 
 
-def test_offline_says_which_file_to_put_where_from_what_address(monkeypatch, cache):
+def test_offline_error_gives_the_address_and_the_folder_of_the_file(monkeypatch, cache):
     monkeypatch.setattr(MNIST, "mirrors", ("http://127.0.0.1:9/",))
     with pytest.raises(InputError) as error:
         MNIST().load()
     address, folder = "http://127.0.0.1:9/train-images-idx3-ubyte.gz", cache / "mnist"
-    assert f"127.0.0.1 cannot be reached. Get it by hand from {address} and put it in {folder}." in str(
+    assert f"127.0.0.1 cannot be reached. Download it by hand from {address} and put it in {folder}." in str(
         error.value
     )
 

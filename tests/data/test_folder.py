@@ -16,7 +16,7 @@ def root(tmp_path, picture):
     return tmp_path / "images"
 
 
-def test_files_are_sorted_hidden_ones_left_out_and_first_folders_the_classes(root):
+def test_files_are_sorted_without_hidden_ones_and_subfolders_are_classes(root):
     images = Folder(root=root, size=8).load()
     assert images.names == ["cats/deep/a.bmp", "cats/z.jpg", "dogs/b.png"]
     assert images.labels.tolist() == [0, 0, 1]
@@ -30,11 +30,11 @@ def test_labels_are_optional(root, picture):
     assert Folder(root=root / "cats").load().labels is None
     picture(root / "loose.png")
     assert Folder(root=root).load().labels is None
-    with pytest.raises(InputError, match=r"loose\.png lies in no class folder"):
+    with pytest.raises(InputError, match=r"loose\.png is not in a class folder"):
         Folder(root=root, labels=True).load()
 
 
-def test_note_beside_the_class_folders_does_not_cost_the_labels(root):
+def test_a_text_file_beside_the_class_folders_keeps_the_labels(root):
     (root / "README.txt").write_text("about these images")
     for labels in ("auto", True):
         images = Folder(root=root, labels=labels).load()
@@ -42,7 +42,7 @@ def test_note_beside_the_class_folders_does_not_cost_the_labels(root):
         assert images.skipped == ("README.txt: not an image",)
 
 
-def test_damaged_files_are_named_counted_and_skipped_also_from_the_cache(root):
+def test_damaged_files_are_named_counted_and_skipped_also_when_cached(root):
     (root / "cats" / "notes.txt").write_text("no image")
     cut = root / "dogs" / "cut.png"
     cut.write_bytes((root / "dogs" / "b.png").read_bytes()[:200])
@@ -51,21 +51,19 @@ def test_damaged_files_are_named_counted_and_skipped_also_from_the_cache(root):
     for _ in range(2):
         images = Folder(root=root).load()
         assert len(images) == len(images.labels) == len(images.names) == 3
-        assert images.skipped_message().startswith(
-            "Skipped 4 files that are no readable image: cats/notes.txt: not an image"
-        )
+        assert images.skipped_message().startswith("Skipped 4 unreadable files: cats/notes.txt: not an image")
         assert [entry.split(":")[0] for entry in images.skipped[1:]] == [
             *("dogs/broken link.png", "dogs/cut.png", "dogs/empty.jpg")
         ]
 
 
-def test_long_list_of_skipped_files_is_cut(root):
+def test_a_long_list_of_skipped_files_is_shortened(root):
     for number in range(15):
         (root / f"{number:02}.txt").touch()
-    complaint = Folder(root=root).load().skipped_message()
-    assert "15 files" in complaint
-    assert "09.txt" in complaint
-    assert complaint.endswith("; and 5 more.")
+    message = Folder(root=root).load().skipped_message()
+    assert "15 unreadable files" in message
+    assert "09.txt" in message
+    assert message.endswith("; and 5 more.")
 
 
 def test_image_of_too_many_pixels_is_skipped(root, picture, monkeypatch):
@@ -77,12 +75,14 @@ def test_image_of_too_many_pixels_is_skipped(root, picture, monkeypatch):
     assert Folder(root=root).load().skipped == expected
 
 
-def test_nothing_readable_is_an_input_error_that_leaves_no_cache(tmp_path, cache):
+def test_no_readable_image_is_an_input_error_that_leaves_no_cache(tmp_path, cache):
     (tmp_path / "images").mkdir()
     with pytest.raises(InputError, match=r"images is empty"):
         Folder(root=tmp_path / "images").load()
     (tmp_path / "images" / "notes.txt").write_text("no image")
-    with pytest.raises(InputError, match=r"No readable image among the 1 files.*notes\.txt: not an image"):
+    with pytest.raises(
+        InputError, match=r"No readable image in .*images, 1 file skipped \(notes\.txt: not an image\)"
+    ):
         Folder(root=tmp_path / "images").load()
     assert list((cache / "decoded").iterdir()) == []
 
@@ -167,6 +167,6 @@ def test_limit_takes_files_of_every_class(tmp_path, picture):
     assert sorted(images.labels.tolist()) == [0, 1, 2]
 
 
-def test_link_to_a_parent_folder_is_no_endless_walk(root):
+def test_a_link_to_a_parent_folder_does_not_loop(root):
     (root / "cats" / "loop").symlink_to(root)
     assert len(Folder(root=root).load()) == 3

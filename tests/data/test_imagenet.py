@@ -32,7 +32,7 @@ def test_subset_has_the_listed_classes_and_no_other(tmp_path, picture, source, c
 def test_missing_class_folders_are_named(tmp_path, picture):
     for wnid in list(ImageNet10.wnids)[2:]:
         picture(tmp_path / wnid / "1.JPEG")
-    with pytest.raises(InputError, match=r"lacks 2 of the 10 .*n02056570, n02085936\. Give"):
+    with pytest.raises(InputError, match=r"lacks 2 of the 10 .*n02056570, n02085936\. Set"):
         ImageNet10(root=tmp_path).load()
     with pytest.raises(InputError, match=r"'imagenet-dogs' needs data\.root"):
         ImageNetDogs().load()

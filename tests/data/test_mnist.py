@@ -18,7 +18,7 @@ def write_idx(path: Path, array: np.ndarray) -> None:
 
 @pytest.fixture
 def files(tmp_path, generator):
-    """Five training images packed, three test images plain."""
+    """Five training images, compressed, and three test images, uncompressed."""
     arrays = {}
     for prefix, suffix, count in (("train", ".gz", 5), ("t10k", "", 3)):
         arrays[prefix] = generator.integers(256, size=(count, 4, 6), dtype=np.uint8)
@@ -27,7 +27,7 @@ def files(tmp_path, generator):
     return arrays
 
 
-def test_packed_and_plain_files_give_the_same_kind_of_set(files, tmp_path):
+def test_compressed_and_uncompressed_files_are_read_alike(files, tmp_path):
     both = MNIST(root=tmp_path, split="train+test").load()
     assert both.images.shape == (8, 1, 4, 6)
     np.testing.assert_array_equal(both.images[:5, 0], files["train"])

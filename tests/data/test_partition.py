@@ -1,4 +1,4 @@
-"""Who holds what: every image exactly once, as the paper deals them out."""
+"""Partitions: every image belongs to exactly one client, distributed as in the paper."""
 
 import io
 
@@ -22,14 +22,14 @@ from fedmcc.data.partition import (
 from fedmcc.errors import InputError
 
 
-def images(labels=None, groups=None, count=None, **known):
-    found = next((len(values) for values in (labels, groups) if values is not None), count)
+def images(labels=None, groups=None, count=None, **fields):
+    size = next((len(values) for values in (labels, groups) if values is not None), count)
     as_array = [None if values is None else np.array(values, dtype=np.int64) for values in (labels, groups)]
-    return ImageSet(np.zeros((found, 1, 1, 1), np.uint8), as_array[0], groups=as_array[1], **known)
+    return ImageSet(np.zeros((size, 1, 1, 1), np.uint8), as_array[0], groups=as_array[1], **fields)
 
 
-def counts(given, sharing, seed=0):
-    return holdings(given, partition_images(given, sharing, seed)).counts.tolist()
+def counts(given, options, seed=0):
+    return holdings(given, partition_images(given, options, seed)).counts.tolist()
 
 
 def refusal(given, *options, **named):
@@ -45,19 +45,19 @@ def refusal(given, *options, **named):
     clients=st.integers(1, 3),
     seed=st.integers(0, 2**32),
 )
-def test_every_image_is_somebodys_and_nobody_elses(labels, name, clients, seed):
-    given_images = images([*range(5), *range(5), *labels])  # every class is there
-    sharing = PartitionOptions(name, clients, alpha=5.0)
-    shards = partition_images(given_images, sharing, seed)
+def test_every_image_belongs_to_exactly_one_client(labels, name, clients, seed):
+    given_images = images([*range(5), *range(5), *labels])  # every class is present
+    options = PartitionOptions(name, clients, alpha=5.0)
+    shards = partition_images(given_images, options, seed)
     assert len(shards) == clients
     assert sorted(np.concatenate(shards).tolist()) == list(range(len(given_images)))
     assert all((np.diff(rows) > 0).all() and rows.dtype == np.int64 for rows in shards)
-    again = partition_images(given_images, sharing, seed)
+    again = partition_images(given_images, options, seed)
     assert all(np.array_equal(*pair) for pair in zip(shards, again, strict=True))
 
 
 @pytest.mark.parametrize("name", ["iid", "dirichlet"])
-def test_another_seed_deals_otherwise(name):
+def test_another_seed_gives_another_partition(name):
     given_images = images([0, 1] * 50)
     first, second = (partition_images(given_images, PartitionOptions(name, 2), seed) for seed in (0, 1))
     assert not np.array_equal(first[0], second[0])
@@ -67,14 +67,14 @@ def test_iid_clients_have_the_same_number_of_every_class():
     assert counts(images([0] * 40 + [1] * 20), PartitionOptions("iid", 4)) == [[10, 5]] * 4
 
 
-def test_what_does_not_divide_differs_by_one_and_falls_on_different_clients():
+def test_remainders_differ_by_one_and_go_to_different_clients():
     table = np.array(counts(images(np.arange(5).repeat(21)), PartitionOptions("iid", 5)))
     assert set(table.ravel()) == {4, 5}
     assert table.sum(axis=1).tolist() == [21] * 5
 
 
 @pytest.mark.parametrize("clients", [3, 7, 150])
-def test_no_iid_client_is_more_than_one_image_ahead(clients):
+def test_iid_clients_differ_by_at_most_one_image(clients):
     table = np.array(counts(images(np.arange(300) ** 2 % 10), PartitionOptions("iid", clients)))
     assert np.ptp(table.sum(axis=1)) <= 1
     assert np.ptp(table, axis=0).max() <= 1
@@ -86,7 +86,7 @@ def test_uneven_clients_differ_in_size_and_keep_the_classes_in_proportion():
     np.testing.assert_allclose(table[:, 0], 2 * table[:, 1], atol=4)
 
 
-def test_images_without_labels_can_be_shared():
+def test_images_without_labels_can_be_partitioned():
     assert counts(images(count=10), PartitionOptions("iid", 3)) == [[4], [3], [3]]
 
 
@@ -94,23 +94,23 @@ def test_images_without_labels_can_be_shared():
     ("classes", "clients", "expected"),
     [(10, 5, [2, 2, 2, 2, 2]), (10, 4, [3, 3, 2, 2]), (3, 3, [1, 1, 1]), (10, 1, [10])],
 )
-def test_by_class_gives_each_client_classes_that_follow_one_another(classes, clients, expected):
+def test_by_class_gives_each_client_consecutive_classes(classes, clients, expected):
     labels = np.tile(np.arange(classes), 6)
     shards = partition_images(images(labels), PartitionOptions("by_class", clients), 0)
-    held = [np.unique(labels[rows]).tolist() for rows in shards]
-    assert [len(own) for own in held] == expected
-    assert np.concatenate(held).tolist() == list(range(classes))
+    classes_held = [np.unique(labels[rows]).tolist() for rows in shards]
+    assert [len(own) for own in classes_held] == expected
+    assert np.concatenate(classes_held).tolist() == list(range(classes))
 
 
 @pytest.mark.parametrize("name", ["by_class", "dirichlet"])
-def test_images_without_a_label_are_spread_evenly(name):
+def test_images_without_a_label_are_distributed_evenly(name):
     table = counts(images([0] * 30 + [1] * 30 + [-1] * 40), PartitionOptions(name, 2))
     assert [row[-1] for row in table] == [20, 20]
     if name == "by_class":
         assert [row[:-1] for row in table] == [[30, 0], [0, 30]]
 
 
-def test_alpha_says_how_uneven_the_classes_are():
+def test_a_smaller_alpha_gives_more_uneven_classes():
     labels = np.tile(np.arange(10), 200)
     spread = [
         np.array(counts(images(labels), PartitionOptions("dirichlet", 5, a))).std()
@@ -122,21 +122,21 @@ def test_alpha_says_how_uneven_the_classes_are():
 
 def test_dirichlet_shares_have_the_mean_and_variance_of_theory():
     given_images, alpha = images([0] * 1000), 2.0
-    sharing = PartitionOptions("dirichlet", 4, alpha)
-    shares = np.array([counts(given_images, sharing, seed)[0][0] for seed in range(800)]) / 1000
+    options = PartitionOptions("dirichlet", 4, alpha)
+    shares = np.array([counts(given_images, options, seed)[0][0] for seed in range(800)]) / 1000
     variance = 0.25 * 0.75 / (4 * alpha + 1)
     assert shares.mean() == pytest.approx(0.25, abs=4 * (variance / 800) ** 0.5)
     assert shares.var() == pytest.approx(variance, rel=0.25)
 
 
-def test_dirichlet_leaves_nobody_below_the_smallest_size():
+def test_dirichlet_leaves_no_client_below_the_smallest_size():
     given_images = images(np.tile(np.arange(3), 60))
-    sharing = PartitionOptions("dirichlet", 5, 0.3, smallest=12)
+    options = PartitionOptions("dirichlet", 5, 0.3, smallest=12)
     for seed in range(20):
-        assert min(map(len, partition_images(given_images, sharing, seed))) >= 12
+        assert min(map(len, partition_images(given_images, options, seed))) >= 12
 
 
-def test_groups_are_clients_and_give_their_number_and_names():
+def test_groups_are_clients_and_set_their_number_and_names():
     given_images = images([0, 1, 0, 1, 1], groups=[2, 0, 2, 0, 0], owners=("Aachen", "Bern", "Cork"))
     shards = partition_images(given_images, PartitionOptions("by_group"), 0)
     assert [rows.tolist() for rows in shards] == [[1, 3, 4], [0, 2]]
@@ -148,7 +148,7 @@ def test_groups_are_clients_and_give_their_number_and_names():
     )
 
 
-def test_the_table_names_classes_and_counts_what_has_none_last():
+def test_the_table_names_classes_and_counts_unlabelled_images_last():
     given_images = images([3, 1, -1, 1], classes=("a", "b"))
     table = holdings(given_images, [np.array([0, 1]), np.array([2, 3])])
     assert table.classes == ("b", "3", "unlabelled")
@@ -168,21 +168,23 @@ def test_the_file_holds_rows_and_table_without_pickle():
         "holdings": [[0, 2], [2, 0]],
     }
     assert file["rows_0"].dtype == file["holdings"].dtype == np.int64
-    unknown = np.load(io.BytesIO(encode_partition(images(count=2), [np.array([0, 1])])), allow_pickle=False)
-    assert set(unknown.files) == {"rows_0", "clients"}
+    unlabelled = np.load(
+        io.BytesIO(encode_partition(images(count=2), [np.array([0, 1])])), allow_pickle=False
+    )
+    assert set(unlabelled.files) == {"rows_0", "clients"}
 
 
-def test_what_cannot_be_shared_is_refused_with_a_remedy():
+def test_impossible_partitions_are_refused_with_a_remedy():
     two = images([0, 1] * 4, groups=[0, 1] * 4)
-    assert "3 clients cannot share 2 classes: lower" in refusal(two, "by_class", 3)
-    assert "no labels to share them by: set partition.name to iid" in refusal(images(count=9), "by_class", 2)
-    assert "no labels to share them by" in refusal(images([-1] * 9), "dirichlet", 2)
+    assert "2 classes are too few for 3 clients: lower" in refusal(two, "by_class", 3)
+    assert "The images have no labels: set partition.name to iid" in refusal(images(count=9), "by_class", 2)
+    assert "The images have no labels" in refusal(images([-1] * 9), "dirichlet", 2)
     assert "raise partition.alpha" in refusal(two, "dirichlet", 4, 1e-3)
-    assert "have fewer clients or more images" in refusal(two, "iid", 5)
+    assert "use fewer clients or more images" in refusal(two, "iid", 5)
     assert "smaller partition.uneven" in refusal(two, "iid", 3, uneven=5.0)
-    assert "in 2 groups and there are 3 clients: leave out" in refusal(two, "by_group", 3)
+    assert "have 2 groups, but partition.clients is 3: remove" in refusal(two, "by_group", 3)
     assert "no groups: set data.groups for a folder" in refusal(images([0, 1]), "by_group")
-    assert "2 images belong to no group" in refusal(images(groups=[0, -1, 1, -1]), "by_group")
+    assert "2 images have no group" in refusal(images(groups=[0, -1, 1, -1]), "by_group")
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,7 @@ def test_what_cannot_be_shared_is_refused_with_a_remedy():
         ({"uneven": 1e4}, "give a number from 0 to 10"),
     ],
 )
-def test_options_that_mean_nothing_are_refused(options, sentence):
+def test_invalid_options_are_refused(options, sentence):
     with pytest.raises(InputError, match=sentence):
         PartitionOptions(**options)
 
@@ -234,7 +236,7 @@ def test_owners_need_no_classes_but_every_image_an_owner(clinics):
     assert loaded.labels is None
     assert len(loaded.groups) == len(loaded) == 4
     Image.new("L", (4, 4)).save(clinics / "6.png")
-    with pytest.raises(InputError, match=r"6\.png lies in no owner's folder"):
+    with pytest.raises(InputError, match=r"6\.png is not in an owner's folder"):
         Folder(root=clinics, groups=True).load()
 
 
@@ -245,5 +247,5 @@ def test_groups_come_with_arrays_and_with_their_rows(tmp_path):
     assert (loaded.owners, loaded.groups.tolist()) == (("bonn", "ulm"), [1, 0, 1])
     assert loaded.take(np.array([1])).groups.tolist() == [0]
     np.savez(file, images=np.zeros((4, 2, 2), np.uint8), groups=np.zeros(3, int))
-    with pytest.raises(InputError, match=r"The groups in .* have the shape \(3,\)"):
+    with pytest.raises(InputError, match=r"The groups in .* have shape \(3,\)"):
         Arrays(root=file).load()

@@ -21,7 +21,9 @@ def test_every_entry_is_built_without_options_and_names_its_views(name):
         DATASETS[name](limit=0).load()
 
 
-@pytest.mark.parametrize("name", [n for n, s in DATASETS.items() if "split" in {f.name for f in fields(s)}])
+@pytest.mark.parametrize(
+    "name", [name for name, kind in DATASETS.items() if "split" in {field.name for field in fields(kind)}]
+)
 def test_unknown_split_is_refused_before_anything_is_downloaded(name):
     with pytest.raises(InputError, match=r"Unknown split 'trian'\. Did you mean 'train'"):
         load_dataset(name, split="trian")
@@ -38,7 +40,7 @@ def test_unknown_names_and_options_get_a_suggestion():
 
 def test_parts_of_a_split_are_known_and_named_once():
     assert split_parts("test+train", ("train", "test")) == ["test", "train"]
-    with pytest.raises(InputError, match="names a part twice"):
+    with pytest.raises(InputError, match="contains a part twice"):
         split_parts("train+train", ("train", "test"))
     with pytest.raises(InputError, match="Unknown split 'val'"):
         split_parts("train+val", ("train", "test"))
@@ -76,8 +78,8 @@ def test_adding_a_data_set_is_one_class_and_one_line(monkeypatch):
 def test_importing_the_registry_loads_no_heavy_library():
     heavy = {"sklearn", "scipy", "torch", "PIL", "pooch", "requests", "rich"}
     code = f"import sys, fedmcc.data; print({heavy} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "set()\n"
 
 
 @pytest.mark.parametrize("name", [name for name, source in DATASETS.items() if source.splits])
@@ -88,6 +90,6 @@ def test_labels_are_learned_from_one_split_and_scored_on_another(name):
     assert {learned, scored} <= set(known)
 
 
-def test_a_data_set_with_splits_says_which_to_learn_from():
+def test_a_data_set_with_splits_names_the_one_to_learn_from():
     split = {name for name, source in DATASETS.items() if "split" in get_type_hints(source)}
     assert split == {name for name, source in DATASETS.items() if source.splits}

@@ -22,7 +22,7 @@ def test_options_set_the_shape_of_the_set(channels):
     assert images.classes == tuple(SHAPES)
 
 
-def test_no_two_shapes_cover_the_same_ground():
+def test_shapes_cover_different_areas():
     x, y = np.meshgrid(np.linspace(-1, 1, 101), np.linspace(-1, 1, 101))
     inside = [shape(x, y) < 0 for shape in SHAPES.values()]
     for first, second in pairwise(inside):
@@ -30,7 +30,7 @@ def test_no_two_shapes_cover_the_same_ground():
     assert all(0.1 < area.mean() < 0.6 for area in inside)
 
 
-def test_nearest_mean_of_raw_pixels_does_not_tell_the_classes_apart():
+def test_nearest_mean_of_raw_pixels_does_not_separate_the_classes():
     images = Synthetic(samples=600, channels=1, seed=3).load()
     pixels = images.images.reshape(600, -1) / 255
     means = np.stack([pixels[:400][images.labels[:400] == label].mean(axis=0) for label in range(4)])

@@ -71,7 +71,7 @@ def test_a_damaged_file_is_skipped_and_named(run, folder):
     predicted = predict(run, folder)
     assert [row["image"] for row in _rows(predicted.csv)].count("02.png") == 0
     assert len(_rows(predicted.csv)) == 15
-    assert predicted.complaint.startswith("Skipped 2 files that are no readable image: ")
+    assert predicted.complaint.startswith("Skipped 2 unreadable files: ")
     assert "02.png" in predicted.complaint
 
 

@@ -76,7 +76,7 @@ def test_damaged_files_are_counted_and_named(fedmcc: Command, pictures: Path) ->
     (pictures / "notes.txt").write_text("not an image")
     for words in (["run", pictures, *SMALL, "--out", "run"], ["predict", "run", pictures]):
         warning = succeeded(fedmcc(*words)).stderr.splitlines()[0]
-        assert warning.startswith("Warning: Skipped 2 files")
+        assert warning.startswith("Warning: Skipped 2 unreadable files")
         assert "broken.png" in warning
         assert "notes.txt" in warning
     assert len(Path("run/assignments.csv").read_text().splitlines()) == 25

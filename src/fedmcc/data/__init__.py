@@ -1,4 +1,4 @@
-"""Data sets by name: adding one is a file here and a line in DATASETS."""
+"""Data sets by name. To add one, add a module here and a line in DATASETS."""
 
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -35,7 +35,7 @@ __all__ = ["DATASETS", "ImageSet", "Source", "load_dataset"]
 
 
 def load_dataset(name: str, **options: Any) -> ImageSet:
-    """The images of the data set of this name, with its options."""
+    """Load the images of a registered data set with the given options."""
     if name not in DATASETS:
         raise unknown("data set", name, DATASETS)
     known, hints = [field.name for field in fields(DATASETS[name])], get_type_hints(DATASETS[name])

@@ -1,4 +1,4 @@
-"""Official archives, unpacked once into a folder beside them."""
+"""Official archives, unpacked once into a folder next to the archive."""
 
 import shutil
 import tarfile
@@ -19,23 +19,26 @@ DAMAGED_ARCHIVE_ERRORS = (BadGzipFile, EOFError, tarfile.TarError, zipfile.BadZi
 
 @runtime_checkable
 class Readable(Protocol):
-    """A file inside an archive."""
+    """An open file inside an archive."""
 
     def read(self, size: int = ..., /) -> bytes:
-        """The next `size` bytes."""
+        """Read the next `size` bytes."""
 
 
-def find_or_unpack(archive: Remote, inner: str, mark: str, homes: tuple[Path, ...]) -> Path:
-    """The folder with the file `mark`: one of `homes`, `inner` below it, or the archive's content."""
-    for folder in (path for home in homes for path in (home / inner, home)):
-        if (folder / mark).exists():
-            return folder
-    present = [home / archive.name for home in homes if (home / archive.name).is_file()]
-    return unpack(present[0] if present else fetch(archive, homes[0]), inner)
+def find_or_unpack(archive: Remote, inner: str, marker: str, folders: tuple[Path, ...]) -> Path:
+    """Find the folder that holds the file `marker`, or create it by downloading and unpacking the archive.
+
+    The folder is one of `folders`, or the folder `inner` in one of them.
+    """
+    for candidate in (path for folder in folders for path in (folder / inner, folder)):
+        if (candidate / marker).exists():
+            return candidate
+    archives = [folder / archive.name for folder in folders if (folder / archive.name).is_file()]
+    return unpack(archives[0] if archives else fetch(archive, folders[0]), inner)
 
 
 def unpack(archive: Path, inner: str) -> Path:
-    """The archive's files in the folder `inner` beside it, without their own first folder."""
+    """Unpack an archive into the folder `inner` next to it, without the archive's top-level folder."""
 
     def fill(folder: Path) -> None:
         try:
@@ -44,9 +47,7 @@ def unpack(archive: Path, inner: str) -> Path:
                     _write(folder.joinpath(*parts), content)
                     advance(1)
         except DAMAGED_ARCHIVE_ERRORS as error:
-            raise InputError(
-                f"{archive} is damaged: {error}. Delete it, and it is downloaded again."
-            ) from error
+            raise InputError(f"{archive} is damaged: {error}. Delete it to download it again.") from error
 
     return create_folder_once(archive.parent / inner, fill)
 
@@ -55,7 +56,9 @@ def _members(archive: Path) -> Iterator[tuple[tuple[str, ...], Readable]]:
     for name, content in _zip(archive) if archive.suffix == ".zip" else _tar(archive):
         parts = PurePosixPath(name).parts
         if ".." in parts:
-            raise InputError(f"{archive} holds a file outside its folder, {name}: get the official one.")
+            raise InputError(
+                f"{archive} contains {name}, a path outside its folder: use the official archive."
+            )
         yield parts[1:] or parts, content
 
 

@@ -1,4 +1,4 @@
-"""Images from an array file of numpy: .npz with images and labels, or .npy with images."""
+"""Images from a NumPy file: .npz with images and labels, or .npy with images only."""
 
 import zipfile
 import zlib
@@ -10,23 +10,25 @@ import numpy as np
 from fedmcc.data.base import Images, ImageSet, Labels, Source
 from fedmcc.errors import InputError
 
-CHANNEL_COUNTS = (1, 3)  # channels
+CHANNEL_COUNTS = (1, 3)
 
 
 @dataclass(frozen=True)
 class Arrays(Source):
-    """The images in the file `root`: (n,h,w), (n,h,w,c) or (n,c,h,w), bytes or floats in 0..1."""
+    """Images in the NumPy file `root`: (n,h,w), (n,h,w,c) or (n,c,h,w), uint8 or floats in 0..1."""
 
     images: str = "images"  # names of the arrays in an .npz file
     labels: str = "labels"
-    groups: str = "groups"  # whose image each is
+    groups: str = "groups"  # the owner of each image
 
     def read(self) -> ImageSet:
-        """The images, with labels and groups where the file has them; an .npy of bytes stays on disk."""
+        """Read the images, and labels and groups if present; an .npy file of uint8 is memory-mapped."""
         path = self._path()
         arrays = _load(path, self.images, self.labels, self.groups)
         if self.images not in arrays:
-            raise InputError(f"{path} has no array '{self.images}': set data.images to the name of yours.")
+            raise InputError(
+                f"{path} has no array '{self.images}': set data.images to the name of your array."
+            )
         read = ImageSet(as_images(arrays[self.images], path), split="all")
         if self.labels in arrays:
             labels, classes = _numbered(arrays[self.labels], len(read), f"labels in {path}")
@@ -38,30 +40,30 @@ class Arrays(Source):
 
     def _path(self) -> Path:
         if self.root is None:
-            raise InputError("The data set 'arrays' needs data.root, an .npz or .npy file.")
+            raise InputError("The data set 'arrays' needs data.root: set it to an .npz or .npy file.")
         path = self.root.expanduser()
         if not path.is_file() or path.suffix not in (".npz", ".npy"):
-            raise InputError(f"{path} is not an .npz or .npy file: give one as data.root.")
+            raise InputError(f"{path} is not an .npz or .npy file: set data.root to one.")
         return path
 
 
-def _load(path: Path, *wanted: str) -> dict[str, np.ndarray]:
-    """The wanted arrays of the file; the one of an .npy goes by the first name."""
+def _load(path: Path, *names: str) -> dict[str, np.ndarray]:
+    """Load the arrays of these names; the array of an .npy file gets the first name."""
     try:
         if path.suffix == ".npy":
-            return {wanted[0]: np.load(path, mmap_mode="r", allow_pickle=False)}
+            return {names[0]: np.load(path, mmap_mode="r", allow_pickle=False)}
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in wanted if name in arrays.files}
+            return {name: arrays[name] for name in names if name in arrays.files}
     except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(
-            f"{path} cannot be read: it is damaged, or holds Python objects instead of numbers. "
+            f"{path} cannot be read: it is damaged, or contains Python objects instead of numbers. "
             "Save it again with numpy.savez or numpy.save."
         ) from error
 
 
 def as_images(array: np.ndarray, origin: Path | str) -> Images:
-    """An array of any usual layout and type as images; `origin` is how a complaint names it."""
-    return _bytes(_channels_first(array, origin), origin)
+    """Convert an array of a common layout and type to images; error messages name it by `origin`."""
+    return _to_uint8(_channels_first(array, origin), origin)
 
 
 def _channels_first(array: np.ndarray, origin: Path | str) -> np.ndarray:
@@ -72,32 +74,35 @@ def _channels_first(array: np.ndarray, origin: Path | str) -> np.ndarray:
     if array.size and array.ndim == 4 and array.shape[3] in CHANNEL_COUNTS:
         return array.transpose(0, 3, 1, 2)
     raise InputError(
-        f"The images in {origin} have the shape {array.shape}: "
+        f"The images in {origin} have shape {array.shape}: "
         "give (n, height, width) or (n, height, width, channels), with 1 or 3 channels."
     )
 
 
-def _bytes(array: np.ndarray, origin: Path | str) -> Images:
+def _to_uint8(array: np.ndarray, origin: Path | str) -> Images:
     if array.dtype == np.uint8:
         return array
     kind, low, high = array.dtype.kind, 0, 1 if array.dtype.kind == "f" else 255
     if kind == "b":
         return array.astype(np.uint8) * np.uint8(255)
     if kind not in "iuf":
-        raise InputError(f"The images in {origin} are of type {array.dtype}: save them as uint8.")
-    if not (array.min() >= low and array.max() <= high):  # false for nan as well
+        raise InputError(f"The images in {origin} have type {array.dtype}: save them as uint8.")
+    if not (array.min() >= low and array.max() <= high):  # also rejects NaN
         raise InputError(
-            f"The images in {origin} do not lie in {low}..{high}: save them as uint8, or as floats in 0..1."
+            f"The images in {origin} have values outside {low}..{high}: "
+            "save them as uint8, or as floats in 0..1."
         )
     return np.rint(array * 255.0 if kind == "f" else array).astype(np.uint8)
 
 
 def _numbered(array: np.ndarray, count: int, origin: str) -> tuple[Labels, tuple[str, ...]]:
-    """Labels or groups as 0, 1, ... in the order of their names; -1 means none."""
+    """Number labels or groups 0, 1, ... in the order of their names; -1 means no label or group."""
     if array.shape not in ((count,), (count, 1)):
-        raise InputError(f"The {origin} have the shape {array.shape}, not one for each of {count} images.")
+        raise InputError(
+            f"The {origin} have shape {array.shape}: give one value for each of the {count} images."
+        )
     if array.dtype.kind not in "iuUb":
-        raise InputError(f"The {origin} are of type {array.dtype}: save them as integers or text.")
+        raise InputError(f"The {origin} have type {array.dtype}: save them as integers or text.")
     flat = array.reshape(count)
     none = flat == -1 if array.dtype.kind == "i" else np.zeros(count, dtype=bool)
     values, inverse = np.unique(flat[~none], return_inverse=True)

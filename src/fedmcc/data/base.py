@@ -1,4 +1,4 @@
-"""What a data set is to the rest of the program: images in memory or mapped from disk."""
+"""What a data set provides to the rest of the package: images in memory or memory-mapped."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,66 +16,68 @@ Labels = Int64[np.ndarray, " n"]
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images, a row each, with what is known about them; training sees `images` alone."""
+    """Images, one per row, with optional labels, names and groups; training uses `images` alone."""
 
     images: Images
-    labels: Labels | None = None  # -1: this image has none
+    labels: Labels | None = None  # -1: no label
     classes: tuple[str, ...] = ()
-    names: Sequence[str] | None = None  # one per image; None: their index is their name
+    names: Sequence[str] | None = None  # one per image; None: images are named by their index
     split: str = "train"
-    skipped: tuple[str, ...] = ()  # "name: reason" of each file that is no readable image
-    groups: Labels | None = None  # whose image it is; -1: nobody's
-    owners: tuple[str, ...] = ()  # the names of the groups
+    skipped: tuple[str, ...] = ()  # "name: reason" of each file that could not be read as an image
+    groups: Labels | None = None  # the owner of each image, an index of `owners`; -1: no owner
+    owners: tuple[str, ...] = ()  # names of the groups
 
     def __len__(self) -> int:
         return len(self.images)
 
     def take(self, rows: slice | np.ndarray) -> "ImageSet":
-        """The images at these rows, with all that is known about them."""
+        """Select the images at these rows, with their labels, names and groups."""
         labels = None if self.labels is None else self.labels[rows]
         groups = None if self.groups is None else self.groups[rows]
         names = None if self.names is None else list(np.asarray(self.names, dtype=object)[rows])
         return replace(self, images=self.images[rows], labels=labels, names=names, groups=groups)
 
     def skipped_message(self, max_named: int = 10) -> str | None:
-        """One sentence that counts and names the skipped files; None when there are none."""
+        """Build a sentence that counts and lists the skipped files; None if no file was skipped."""
         if not self.skipped:
             return None
         more = len(self.skipped) - max_named
         named = "; ".join(self.skipped[:max_named]) + (f"; and {more} more" if more > 0 else "")
-        files = "1 file that is" if len(self.skipped) == 1 else f"{len(self.skipped)} files that are"
-        return f"Skipped {files} no readable image: {named}."
+        files = "1 unreadable file" if len(self.skipped) == 1 else f"{len(self.skipped)} unreadable files"
+        return f"Skipped {files}: {named}."
 
 
 @dataclass(frozen=True)
 class Source:
-    """Options that every data set has; an entry of DATASETS adds its own and `read`."""
+    """Options common to all data sets; an entry of DATASETS adds its own options and `read`."""
 
-    views: ClassVar[str] = "photo"  # the preset of views that fits these images
-    splits: ClassVar[tuple[str, str] | None] = (
-        None  # those to learn labels from and to score; None: it has none
-    )
-    root: Path | None = None  # the folder that holds the files; None: the download cache
-    limit: int | None = None  # the first so many images; None: all
+    views: ClassVar[str] = "photo"  # default preset of views
+    # The split to learn labels from and the split to score; None: the data set has no splits.
+    splits: ClassVar[tuple[str, str] | None] = None
+    root: Path | None = None  # the folder of the files; None: the download cache
+    limit: int | None = None  # number of images: the first ones, or evenly spread image files; None: all
 
     def load(self) -> ImageSet:
-        """The images, cut to `limit`."""
+        """Load at most `limit` images.
+
+        These are the first ones, unless `read` applies the limit in its own way, as `ImageFiles` does.
+        """
         if self.limit is not None and self.limit < 1:
-            raise InputError(f"data.limit is {self.limit}: give a number of images of 1 or more.")
+            raise InputError(f"data.limit is {self.limit}: give 1 or more images.")
         images = self.read()
         return images if self.limit is None else images.take(slice(self.limit))
 
     def read(self) -> ImageSet:
-        """All images of the set."""
+        """Read the images of the data set."""
         raise NotImplementedError
 
 
 def split_parts(split: str, known: Sequence[str]) -> list[str]:
-    """`train+test` as its parts, each known and named once."""
+    """Split a name such as `train+test` into its parts; each must be known and appear once."""
     parts = split.split("+")
     for part in parts:
         if part not in known:
             raise unknown("split", part, known)
     if len(set(parts)) < len(parts):
-        raise InputError(f"The split '{split}' names a part twice: name each part once.")
+        raise InputError(f"The split '{split}' contains a part twice: give each part once.")
     return parts

@@ -1,4 +1,4 @@
-"""The cache folder: files that are made once, whole or not at all, and mapped into memory after."""
+"""The cache folder: files that are created once, atomically, and memory-mapped afterwards."""
 
 import hashlib
 import json
@@ -12,11 +12,11 @@ import numpy as np
 
 from fedmcc.errors import InputError
 
-MIN_FLUSH_BYTES = 1 << 20  # bytes; flushing 100,000 small files one by one would take minutes
+MIN_FLUSH_BYTES = 1 << 20  # smaller files are not flushed: 100,000 of them would take minutes
 
 
 def cache_folder() -> Path:
-    """Where downloads and decoded images are kept: FEDMCC_DATA, or the user's cache folder."""
+    """Folder for downloads and decoded images: FEDMCC_DATA if set, otherwise the user's cache folder."""
     if chosen := os.environ.get("FEDMCC_DATA"):
         return Path(chosen).expanduser()
     import pooch
@@ -25,20 +25,20 @@ def cache_folder() -> Path:
 
 
 def fingerprint(root: Path, names: Iterable[str], *options: object) -> str:
-    """A key that changes with any file's path, size or time of change, and with the options."""
+    """Compute a key from the options and the path, size and modification time of every file."""
     digest = hashlib.sha256(json.dumps([str(root.resolve()), [repr(option) for option in options]]).encode())
     for name in names:
         try:
-            state = (root / name).stat()
-            facts = (state.st_size, state.st_mtime_ns)
-        except OSError:  # a broken link, say
+            status = (root / name).stat()
+            facts = (status.st_size, status.st_mtime_ns)
+        except OSError:  # such as a broken link
             facts = (-1, -1)
         digest.update(json.dumps([name, *facts]).encode())
     return digest.hexdigest()[:24]
 
 
 def create_folder_once(target: Path, fill: Callable[[Path], None]) -> Path:
-    """The folder `target`, filled by `fill` if it is not there yet; an interruption leaves nothing."""
+    """Create the folder `target` with `fill` unless it exists; an interruption leaves nothing behind."""
     if target.exists():
         return target
     try:
@@ -52,7 +52,7 @@ def create_folder_once(target: Path, fill: Callable[[Path], None]) -> Path:
     except OSError as error:
         raise InputError(
             f"Could not write {target}: {error.strerror or error}. "
-            "Set FEDMCC_DATA (or data.root) to a folder that you can write and that has room."
+            "Set FEDMCC_DATA (or data.root) to a writable folder with enough free space."
         ) from error
     return target
 
@@ -68,12 +68,12 @@ def _rename(partial: Path, target: Path) -> None:
     try:
         partial.rename(target)
     except OSError:
-        if not target.exists():  # otherwise another process was faster, with the same content
+        if not target.exists():  # otherwise another process created it first, with the same content
             raise
 
 
 def write_images(path: Path, blocks: Iterable[np.ndarray]) -> None:
-    """Blocks of images as one .npy file, of which only one block is ever in memory."""
+    """Write blocks of images to one .npy file, with only one block in memory at a time."""
     with path.open("wb") as file:
         count, shape = 0, (0, 0, 0)
         for block in blocks:
@@ -83,7 +83,7 @@ def write_images(path: Path, blocks: Iterable[np.ndarray]) -> None:
             file.write(np.ascontiguousarray(block).data)
             count += len(block)
         file.seek(0)
-        _write_header(file, (count, *shape))  # numpy pads the header so that the count may grow
+        _write_header(file, (count, *shape))  # NumPy pads the header, so a larger count fits
         file.flush()
         os.fsync(file.fileno())
 

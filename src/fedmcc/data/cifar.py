@@ -1,4 +1,4 @@
-"""CIFAR-10, CIFAR-100 and its 20 superclasses from the official binary versions."""
+"""CIFAR-10, CIFAR-100 and CIFAR-20 (the superclasses of CIFAR-100) from the official binary versions."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from fedmcc.data.base import ImageSet, Source, split_parts
 from fedmcc.data.download import Remote, search_folders
 from fedmcc.errors import InputError
 
-IMAGE_BYTES = 3 * 32 * 32  # the red plane, the green, the blue, row by row
+IMAGE_BYTES = 3 * 32 * 32  # the red, green and blue planes, each row by row
 MIRRORS = ("https://www.cs.toronto.edu/~kriz/",)
 
 
@@ -30,18 +30,18 @@ class CIFAR10(Source):
         "test": ("test_batch.bin",),
     }
     class_file: ClassVar[str] = "batches.meta.txt"
-    label_bytes: ClassVar[int] = 1  # before the pixels of each image
-    label_byte: ClassVar[int] = 0  # which of them counts
+    label_bytes: ClassVar[int] = 1  # number of label bytes before the pixels of each image
+    label_byte: ClassVar[int] = 0  # index of the label byte to use
     split: Literal["train", "test", "train+test"] = "train"
 
     def read(self) -> ImageSet:
-        """The split's images with their labels."""
+        """Read the images and labels of the split."""
         parts = split_parts(self.split, tuple(self.files))
-        homes = search_folders(self.root, self.archive.name.removesuffix("-binary.tar.gz"))
-        folder = find_or_unpack(self.archive, self.inner, self.files["test"][0], homes)
+        folders = search_folders(self.root, self.archive.name.removesuffix("-binary.tar.gz"))
+        folder = find_or_unpack(self.archive, self.inner, self.files["test"][0], folders)
         length = self.label_bytes + IMAGE_BYTES
         records = np.concatenate(
-            [read_records(folder / n, length) for part in parts for n in self.files[part]]
+            [read_records(folder / name, length) for part in parts for name in self.files[part]]
         )
         images = records[:, self.label_bytes :].reshape(-1, 3, 32, 32)
         labels = records[:, self.label_byte].astype(np.int64)
@@ -62,24 +62,24 @@ class CIFAR100(CIFAR10):
     inner: ClassVar[str] = "cifar-100-binary"
     files: ClassVar[dict[str, tuple[str, ...]]] = {"train": ("train.bin",), "test": ("test.bin",)}
     class_file: ClassVar[str] = "fine_label_names.txt"
-    label_bytes: ClassVar[int] = 2  # the superclass, then the class
+    label_bytes: ClassVar[int] = 2  # first the superclass, then the class
     label_byte: ClassVar[int] = 1
 
 
 @dataclass(frozen=True)
 class CIFAR20(CIFAR100):
-    """CIFAR-100's images with its 20 superclasses as classes."""
+    """The images of CIFAR-100, with its 20 superclasses as classes."""
 
     class_file: ClassVar[str] = "coarse_label_names.txt"
     label_byte: ClassVar[int] = 0
 
 
 def read_records(path: Path, length: int) -> UInt8[np.ndarray, "n length"]:
-    """A file of records of `length` bytes each."""
-    remedy = f"Delete the folder {path.parent} and it is made again, or put the official file there."
+    """Read a file of records of `length` bytes each."""
+    remedy = f"Delete the folder {path.parent} to create it again, or put the official file there."
     if not path.is_file():
         raise InputError(f"{path} is missing. {remedy}")
     content = np.fromfile(path, dtype=np.uint8)
     if len(content) == 0 or len(content) % length:
-        raise InputError(f"{path} is cut short: it is not a whole number of {length}-byte records. {remedy}")
+        raise InputError(f"{path} is truncated: its size is not a multiple of {length} bytes. {remedy}")
     return content.reshape(-1, length)

@@ -1,4 +1,4 @@
-"""One image file of any format, mode and size, as an array of one shape."""
+"""Decoding of an image file of any format, mode and size to an array of a given shape."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,42 +10,41 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 DecodedImage = UInt8[np.ndarray, "c h w"]
-HeightWidth = tuple[int, int]  # height, then width
+HeightWidth = tuple[int, int]
 
-MAX_IMAGE_PIXELS = 100_000_000  # 300 MB once decoded; larger files are skipped
+MAX_IMAGE_PIXELS = 100_000_000  # 300 MB when decoded; larger images are skipped
 GREY_MODES = ("1", "L", "LA", "La")
-HIGH_DEPTH_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")  # more than 8 bits
+HIGH_DEPTH_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")  # more than 8 bits per pixel
 
 
-def decode(path: Path, sides: HeightWidth, channels: int) -> DecodedImage:
-    """The image upright, scaled until it covers these sides, its centre cut out."""
+def decode(path: Path, shape: HeightWidth, channels: int) -> DecodedImage:
+    """Decode an image, rotate it upright, scale it to cover the given shape and crop the centre."""
     from PIL import Image, ImageOps
 
     with Image.open(path) as image:
         _refuse_huge(image)
-        image.draft(
-            None, (2 * max(sides), 2 * max(sides))
-        )  # JPEG alone: decodes large photographs at a fraction
+        # For JPEG only: large photographs are decoded at a reduced size.
+        image.draft(None, (2 * max(shape), 2 * max(shape)))
         upright = ImageOps.exif_transpose(image)
         flat = _flatten(upright).convert("L" if channels == 1 else "RGB")
-        cut = ImageOps.fit(flat, sides[::-1], Image.Resampling.BICUBIC)
-    pixels = np.asarray(cut)
+        cropped = ImageOps.fit(flat, shape[::-1], Image.Resampling.BICUBIC)
+    pixels = np.asarray(cropped)
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def is_grey(path: Path) -> bool | None:
-    """Whether the file's mode has no colours; None: it is no image."""
+    """Whether the image has a greyscale mode; None if the file is not an image."""
     from PIL import Image
 
     try:
         with Image.open(path) as image:
             return image.mode in GREY_MODES + HIGH_DEPTH_MODES
-    except Exception:  # whatever a damaged file makes a format's reader raise
+    except Exception:  # a decoder may raise any exception on a damaged file
         return None
 
 
 def reason(error: Exception) -> str:
-    """Why a file could not be decoded, in a few words."""
+    """Short reason why a file could not be decoded."""
     from PIL import Image, UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):
@@ -63,7 +62,7 @@ def _refuse_huge(image: "Image") -> None:
 
 
 def _flatten(image: "Image") -> "Image":
-    """Eight bits a channel and no transparency, which becomes white."""
+    """Convert to 8 bits per channel without transparency, which becomes white."""
     from PIL import Image
 
     if image.mode in HIGH_DEPTH_MODES:
@@ -75,8 +74,8 @@ def _flatten(image: "Image") -> "Image":
     return Image.alpha_composite(white, layered).convert("RGB")
 
 
-def _stretch(deep: np.ndarray) -> UInt8[np.ndarray, "h w"]:
-    """The image's own darkest to brightest on 0..255, since 12 bits in a 16-bit file would be black."""
-    values = np.nan_to_num(deep.astype(np.float64), posinf=0.0, neginf=0.0)
+def _stretch(pixels: np.ndarray) -> UInt8[np.ndarray, "h w"]:
+    """Scale the value range of an image to 0..255; otherwise 12 bits stored in 16 would look black."""
+    values = np.nan_to_num(pixels.astype(np.float64), posinf=0.0, neginf=0.0)
     low, high = values.min(), values.max()
     return np.asarray(np.rint((values - low) * (255.0 / max(high - low, 1e-12))), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Handwritten digits of 8 x 8 pixels that come with scikit-learn: nothing to download."""
+"""Handwritten digits of 8 x 8 pixels, included in scikit-learn, without a download."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -7,17 +7,17 @@ import numpy as np
 
 from fedmcc.data.base import ImageSet, Source
 
-WHITE_LEVEL = 16  # the grey level that is white
+WHITE_LEVEL = 16  # grey levels range from 0 to 16
 
 
 @dataclass(frozen=True)
 class Digits(Source):
-    """1,797 images of the ten digits."""
+    """1,797 handwritten digits of 8 x 8 pixels."""
 
     views: ClassVar[str] = "digits"
 
     def read(self) -> ImageSet:
-        """All digits; the set has no splits."""
+        """Read all digits; the data set has no splits."""
         from sklearn.datasets import load_digits
 
         bunch = load_digits()

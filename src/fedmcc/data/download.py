@@ -1,4 +1,4 @@
-"""Official files from the network, through pooch: checked, and kept only when they are right."""
+"""Download of official files with pooch; a file with a wrong checksum is discarded."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,21 +12,21 @@ from fedmcc.errors import InputError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-CHUNK_BYTES = 1 << 16  # bytes per write
-TIMEOUTS = (10, 60)  # seconds until a server must answer, and between two pieces
+CHUNK_BYTES = 1 << 16  # per write
+TIMEOUTS = (10, 60)  # seconds to connect, and between two received pieces
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file that the network holds: its name, its checksum and the places that serve it."""
+    """A file to download: its name, its checksum and its mirrors."""
 
     name: str
     checksum: str  # "md5:..." or "sha256:..."
-    mirrors: tuple[str, ...]  # addresses that end in a slash, the name follows
+    mirrors: tuple[str, ...]  # base URLs that end in a slash
 
 
 def search_folders(root: Path | None, dataset: str) -> tuple[Path, ...]:
-    """Folders where a data set's files may lie; a download goes to the first."""
+    """Folders to search for the files of a data set; downloads go to the first."""
     if root is None:
         return (cache_folder() / dataset,)
     root = root.expanduser()
@@ -34,7 +34,7 @@ def search_folders(root: Path | None, dataset: str) -> tuple[Path, ...]:
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
-    """The file in `folder`, downloaded if it is not there."""
+    """Return the path of the file in `folder`; download the file if it is missing."""
     target = folder / remote.name
     if target.is_file():
         return target
@@ -46,12 +46,12 @@ def fetch(remote: Remote, folder: Path) -> Path:
         problems.append(problem)
     raise InputError(
         f"Could not download {remote.name}: {'; '.join(problems)}. "
-        f"Get it by hand from {remote.mirrors[0]}{remote.name} and put it in {folder}."
+        f"Download it by hand from {remote.mirrors[0]}{remote.name} and put it in {folder}."
     )
 
 
 def _download(remote: Remote, mirror: str, folder: Path) -> str | None:
-    """What went wrong with this mirror, or None when the file is in place."""
+    """Download from one mirror; return the reason of a failure, or None on success."""
     import pooch
     from requests.exceptions import RequestException
 
@@ -66,10 +66,10 @@ def _download(remote: Remote, mirror: str, folder: Path) -> str | None:
         except OSError as error:
             raise InputError(
                 f"Could not write {folder / remote.name}: {error.strerror or error}. "
-                "Set FEDMCC_DATA (or data.root) to a folder that you can write and that has room."
+                "Set FEDMCC_DATA (or data.root) to a writable folder with enough free space."
             ) from error
-        except ValueError:  # pooch's word for a wrong checksum
-            return f"what {urlsplit(mirror).hostname} sent has the wrong checksum, so it was not kept"
+        except ValueError:  # pooch raises it for a wrong checksum
+            return f"the file from {urlsplit(mirror).hostname} has a wrong checksum and was discarded"
     return None
 
 
@@ -79,25 +79,25 @@ def _reason(error: Exception, host: str) -> str:
     if isinstance(error, HTTPError) and error.response is not None:
         return f"{host} answered {error.response.status_code} {error.response.reason}"
     if isinstance(error, ChunkedEncodingError):
-        return f"{host} broke off midway"
+        return f"{host} closed the connection before the end"
     return f"{host} cannot be reached"
 
 
 class DownloadBar:
-    """The calls pooch makes of a progress bar, drawn by rich."""
+    """Progress bar with the interface that pooch expects, drawn by rich."""
 
     def __init__(self, name: str, progress: "Progress") -> None:
-        self.total = 0  # pooch sets it when the server says it
+        self.total = 0  # pooch sets it if the server sends the size
         self.progress = progress
         self.task = progress.add_task(name, total=None)
 
     def update(self, amount: int) -> None:
-        """So many more bytes have arrived."""
+        """Add to the number of received bytes."""
         self.progress.update(self.task, advance=amount, total=self.total or None)
 
     def reset(self) -> None:
-        """Count from nothing again."""
+        """Start again at zero."""
         self.progress.reset(self.task)
 
     def close(self) -> None:
-        """Nothing to do: the bar ends with the download."""
+        """Do nothing: the bar is removed when the download ends."""

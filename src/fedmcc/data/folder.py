@@ -1,4 +1,4 @@
-"""Any tree of images: yours."""
+"""The user's own images: a folder tree of image files."""
 
 import os
 from collections.abc import Iterator
@@ -14,17 +14,19 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Folder(ImageFiles):
-    """The images below `root`; the folders directly in it may be their classes, or their owners."""
+    """Image files below the folder `root`; its subfolders can be classes or owners."""
 
-    labels: Literal["auto", True, False] = "auto"  # auto: yes if all lie in two or more class folders
-    groups: bool = False  # the folders directly in root are owners, the class folders lie in those
+    labels: Literal["auto", True, False] = "auto"  # auto: True if all files are in two or more class folders
+    groups: bool = False  # True: the subfolders of root are owners, and class folders are inside them
 
     def listing(self) -> Listing:
-        """All files but hidden ones, sorted by path."""
+        """List all files except hidden ones, sorted by path."""
         root = _existing(self.root)
         names = tuple(sorted(_files(root)))
         if not names:
-            raise InputError(f"The folder {root} is empty: put images in it, or give another data.root.")
+            raise InputError(
+                f"The folder {root} is empty: put images in it, or set data.root to another folder."
+            )
         listing = Listing(root, names, split="all")
         if self.groups:
             groups, owners = self._owners(root, names)
@@ -36,7 +38,7 @@ class Folder(ImageFiles):
     def _owners(self, root: Path, names: Names) -> tuple[tuple[int, ...], Names]:
         if loose := _loose(names, 0):
             raise InputError(
-                f"{root / loose[0]} lies in no owner's folder: move it, or set data.groups to false."
+                f"{root / loose[0]} is not in an owner's folder: move it, or set data.groups to false."
             )
         owners = _folders(names, 0)
         return _numbered(names, owners, 0), owners
@@ -46,14 +48,14 @@ class Folder(ImageFiles):
         loose, folders = _loose(names, depth), _folders(names, depth)
         if self.labels is True and loose:
             raise InputError(
-                f"{root / loose[0]} lies in no class folder: move it, or set data.labels to false."
+                f"{root / loose[0]} is not in a class folder: move it, or set data.labels to false."
             )
-        wanted = self.labels is True or (self.labels == "auto" and not loose and len(folders) > 1)
-        return folders if wanted else ()
+        labelled = self.labels is True or (self.labels == "auto" and not loose and len(folders) > 1)
+        return folders if labelled else ()
 
 
 def _folder(name: str, depth: int) -> str | None:
-    """The folder that a file lies in, so many levels below the root; None: it lies above."""
+    """The folder at this depth in the path of a file; None if the path is shorter."""
     folders = name.split("/")[:-1]
     return folders[depth] if len(folders) > depth else None
 
@@ -63,8 +65,8 @@ def _folders(names: Names, depth: int) -> Names:
 
 
 def _numbered(names: Names, folders: Names, depth: int) -> tuple[int, ...]:
-    """For each file the place of its folder; -1: it lies in none."""
-    number = {folder: place for place, folder in enumerate(folders)}
+    """For each file the index of its folder in `folders`; -1 if it is in none of them."""
+    number = {folder: index for index, folder in enumerate(folders)}
     return tuple(number.get(_folder(name, depth) or "", -1) for name in names)
 
 
@@ -80,10 +82,10 @@ def _named_as_image(name: str) -> bool:
 
 def _existing(root: Path | None) -> Path:
     if root is None:
-        raise InputError("The data set 'folder' needs data.root, the folder that holds your images.")
+        raise InputError("The data set 'folder' needs data.root: set it to the folder of your images.")
     root = root.expanduser()
     if not root.is_dir():
-        raise InputError(f"There is no folder {root}: give the folder of your images as data.root.")
+        raise InputError(f"There is no folder {root}: set data.root to the folder of your images.")
     return root
 
 
@@ -91,13 +93,13 @@ def _files(root: Path) -> Iterator[str]:
     visited: set[Path] = set()
     for folder, folders, files in os.walk(root, followlinks=True):
         here = Path(folder)
-        if here.resolve() in visited:  # a link that leads back
+        if here.resolve() in visited:  # a link to a folder that was visited before
             folders.clear()
             continue
         visited.add(here.resolve())
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in files:
             path = here / name
-            # neither a pipe nor a device, which would block; a broken link is reported
+            # Reading a pipe or a device would block; a broken link is listed, so that it is reported.
             if not name.startswith(".") and (path.is_file() or not path.exists()):
                 yield path.relative_to(root).as_posix()

@@ -1,4 +1,4 @@
-"""Image files, decoded once into a memory-mapped cache."""
+"""Data sets of image files, decoded once into a memory-mapped cache."""
 
 import json
 import os
@@ -18,13 +18,13 @@ from fedmcc.data.decode import DecodedImage, HeightWidth, decode, is_grey, reaso
 from fedmcc.data.progress_bar import progress_counter
 from fedmcc.errors import InputError
 
-BLOCK_IMAGES = 128  # images decoded before they are written: the bound on memory
-CACHE_VERSION = 1  # raised when decoding changes, so that older caches are not used
+BLOCK_IMAGES = 128  # images in memory before they are written
+CACHE_VERSION = 1  # increase it when decoding changes, so that older caches are not used
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Which files to decode, with what is known about each."""
+    """Files to decode, with their labels and groups if known."""
 
     root: Path
     names: tuple[str, ...]  # relative to root, with slashes
@@ -35,7 +35,7 @@ class Listing:
     owners: tuple[str, ...] = ()
 
     def spread(self, limit: int | None) -> "Listing":
-        """At most `limit` files, evenly spread, since files are sorted by class."""
+        """Select at most `limit` files, evenly spread over the list, since files are sorted by class."""
         if limit is None or limit >= len(self.names):
             return self
         rows = np.linspace(0, len(self.names) - 1, limit).round().astype(int)
@@ -47,59 +47,65 @@ class Listing:
 
 @dataclass(frozen=True)
 class ImageFiles(Source):
-    """A source whose images are files to decode; an entry adds `listing`."""
+    """A data set of image files; a subclass adds `listing`.
 
-    size: int = 96  # pixels: the shorter side is scaled to it, the centre cut out
-    channels: Literal["auto", 1, 3] = "auto"  # auto: 1 if every file is grey
+    `limit` counts files, evenly spread over the list; unreadable files among them are skipped.
+    """
+
+    size: int = 96  # pixels: the shorter side is scaled to it, then the centre is cropped
+    channels: Literal["auto", 1, 3] = "auto"  # auto: 1 if all files are greyscale
 
     def read(self) -> ImageSet:
-        """The listed files, decoded now or on an earlier day."""
+        """Read the listed files, from the cache if they were decoded before."""
         if self.size < 1:
-            raise InputError(f"data.size is {self.size}: give a number of pixels of 1 or more.")
+            raise InputError(f"data.size is {self.size}: give 1 pixel or more.")
         return decode_files(self.listing().spread(self.limit), (self.size, self.size), self.channels)
 
     def listing(self) -> Listing:
-        """The files of the set."""
+        """List the files of the data set."""
         raise NotImplementedError
 
 
-def decode_files(listing: Listing, sides: HeightWidth, channels: Literal["auto", 1, 3]) -> ImageSet:
-    """The images of the listed files; a cache in the cache folder holds them."""
-    key = fingerprint(listing.root, listing.names, sides, channels, CACHE_VERSION)
+def decode_files(listing: Listing, shape: HeightWidth, channels: Literal["auto", 1, 3]) -> ImageSet:
+    """Decode the listed files, or open them from the cache folder if they were decoded before."""
+    key = fingerprint(listing.root, listing.names, shape, channels, CACHE_VERSION)
     folder = cache_folder() / "decoded" / key
     try:
         return _open(listing, folder)
-    except (OSError, ValueError, KeyError):  # not decoded yet, or damaged since
+    except (OSError, ValueError, KeyError):  # not decoded yet, or the cache is damaged
         shutil.rmtree(folder, ignore_errors=True)
-    create_folder_once(folder, lambda partial: _decode_all(listing, sides, channels, partial))
+    create_folder_once(folder, lambda partial: _decode_all(listing, shape, channels, partial))
     return _open(listing, folder)
 
 
 def _open(listing: Listing, folder: Path) -> ImageSet:
     skipped = json.loads((folder / "skipped.json").read_text())
     images = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
-    kept = [row for row, name in enumerate(listing.names) if name not in skipped]
-    if len(kept) != len(images):
-        raise ValueError("the cache is not of these files")
+    readable = [row for row, name in enumerate(listing.names) if name not in skipped]
+    if len(readable) != len(images):
+        raise ValueError("the cache does not match the files")
     labels, groups = (
-        None if known is None else np.array(known, dtype=np.int64)[kept]
-        for known in (listing.labels, listing.groups)
+        None if numbers is None else np.array(numbers, dtype=np.int64)[readable]
+        for numbers in (listing.labels, listing.groups)
     )
-    names = [listing.names[row] for row in kept]
+    names = [listing.names[row] for row in readable]
     reports = tuple(f"{name}: {why}" for name, why in skipped.items())
-    known = ImageSet(images, labels, listing.classes, names, listing.split, reports)
-    return replace(known, groups=groups, owners=listing.owners)
+    labelled = ImageSet(images, labels, listing.classes, names, listing.split, reports)
+    return replace(labelled, groups=groups, owners=listing.owners)
 
 
-def _decode_all(listing: Listing, sides: HeightWidth, channels: Literal["auto", 1, 3], folder: Path) -> None:
+def _decode_all(listing: Listing, shape: HeightWidth, channels: Literal["auto", 1, 3], folder: Path) -> None:
     skipped: dict[str, str] = {}
     with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
-        warnings.simplefilter("ignore")  # Pillow's remarks on odd files; what fails is reported
-        depth = _channels(listing, pool) if channels == "auto" else channels
-        write_images(folder / "images.npy", _blocks(listing, (sides, depth), pool, skipped))
+        warnings.simplefilter("ignore")  # Pillow warns about unusual files; failures are reported below
+        count = _channels(listing, pool) if channels == "auto" else channels
+        write_images(folder / "images.npy", _blocks(listing, (shape, count), pool, skipped))
     if len(skipped) == len(listing.names):
         named = "; ".join(f"{name}: {why}" for name, why in list(skipped.items())[:3])
-        raise InputError(f"No readable image among the {len(skipped)} files in {listing.root} ({named}).")
+        files = "1 file" if len(skipped) == 1 else f"{len(skipped)} files"
+        raise InputError(
+            f"No readable image in {listing.root}, {files} skipped ({named}): give a folder with images."
+        )
     (folder / "skipped.json").write_text(json.dumps(skipped))
 
 
@@ -112,14 +118,14 @@ def _channels(listing: Listing, pool: ThreadPoolExecutor) -> int:
 
 
 def _blocks(
-    listing: Listing, shape: tuple[HeightWidth, int], pool: ThreadPoolExecutor, skipped: dict[str, str]
+    listing: Listing, target: tuple[HeightWidth, int], pool: ThreadPoolExecutor, skipped: dict[str, str]
 ) -> Iterator[Images]:
-    """Decoded images, block by block; files that are none are entered in `skipped`."""
+    """Decode the images block by block and add unreadable files with their reasons to `skipped`."""
 
     def attempt(name: str) -> DecodedImage | str:
         try:
-            return decode(listing.root / name, *shape)
-        except Exception as error:  # whatever a damaged file makes a format's reader raise
+            return decode(listing.root / name, *target)
+        except Exception as error:  # a decoder may raise any exception on a damaged file
             return reason(error)
 
     with progress_counter("decoding images", len(listing.names)) as advance:
@@ -127,7 +133,7 @@ def _blocks(
             names = listing.names[start : start + BLOCK_IMAGES]
             results = list(pool.map(attempt, names))
             skipped |= {name: why for name, why in zip(names, results, strict=True) if isinstance(why, str)}
-            pictures = [picture for picture in results if not isinstance(picture, str)]
-            if pictures:
-                yield np.stack(pictures)
+            images = [image for image in results if not isinstance(image, str)]
+            if images:
+                yield np.stack(images)
             advance(len(names))

@@ -1,6 +1,6 @@
-"""ImageNet-10 and ImageNet-Dogs, cut out of a local copy of ImageNet's training images.
+"""ImageNet-10 and ImageNet-Dogs, subsets of a local copy of ImageNet's training images.
 
-The class lists are those published with DAC (Chang et al., ICCV 2017) and used by CC since.
+The class lists are those published with DAC (Chang et al., ICCV 2017), which CC uses as well.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fedmcc.errors import InputError
 
 @dataclass(frozen=True)
 class ImageNet10(ImageFiles):
-    """13,000 photographs of 10 classes that are easy to tell apart."""
+    """13,000 photographs of 10 distinct classes."""
 
     name: ClassVar[str] = "imagenet10"
     wnids: ClassVar[dict[str, str]] = {
@@ -31,7 +31,7 @@ class ImageNet10(ImageFiles):
     size: int = 224
 
     def listing(self) -> Listing:
-        """The files of the listed classes, class by class."""
+        """List the files of the selected classes, class by class."""
         root = self._root()
         files = [sorted(path for path in (root / wnid).iterdir() if _visible(path)) for wnid in self.wnids]
         names = tuple(path.relative_to(root).as_posix() for paths in files for path in paths)
@@ -43,7 +43,8 @@ class ImageNet10(ImageFiles):
     def _root(self) -> Path:
         if self.root is None:
             raise InputError(
-                f"The data set '{self.name}' needs data.root, a folder with ImageNet's train folder."
+                f"The data set '{self.name}' needs data.root: "
+                "set it to the folder that contains ImageNet's train folder."
             )
         root = self.root.expanduser()
         root = root / "train" if (root / "train").is_dir() else root
@@ -51,14 +52,14 @@ class ImageNet10(ImageFiles):
         if missing:
             raise InputError(
                 f"{root} lacks {len(missing)} of the {len(self.wnids)} class folders of {self.name}: "
-                f"{', '.join(missing)}. Give the folder that holds ImageNet's train folder as data.root."
+                f"{', '.join(missing)}. Set data.root to the folder that contains ImageNet's train folder."
             )
         return root
 
 
 @dataclass(frozen=True)
 class ImageNetDogs(ImageNet10):
-    """19,500 photographs of 15 breeds of dogs, hard to tell apart."""
+    """19,500 photographs of 15 similar dog breeds."""
 
     name: ClassVar[str] = "imagenet-dogs"
     wnids: ClassVar[dict[str, str]] = {

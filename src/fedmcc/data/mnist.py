@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST from their official idx files, packed with gzip or plain."""
+"""MNIST and Fashion-MNIST from their official idx files, compressed with gzip or not."""
 
 import gzip
 import math
@@ -14,7 +14,7 @@ from fedmcc.data.download import Remote, fetch, search_folders
 from fedmcc.errors import InputError
 
 FILE_PREFIXES = {"train": "train", "test": "t10k"}
-IDX_UINT8 = 8  # the third byte of an idx file says the type
+IDX_UINT8 = 8  # type code in the third byte of an idx file
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class MNIST(Source):
     splits: ClassVar[tuple[str, str]] = ("train", "test")
     views: ClassVar[str] = "digits"
     name: ClassVar[str] = "mnist"
-    torchvision: ClassVar[str] = "MNIST/raw"  # where that library keeps the same files
+    torchvision: ClassVar[str] = "MNIST/raw"  # where torchvision stores the same files
     classes: ClassVar[tuple[str, ...]] = tuple(str(digit) for digit in range(10))
     mirrors: ClassVar[tuple[str, ...]] = (
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -39,31 +39,31 @@ class MNIST(Source):
     split: Literal["train", "test", "train+test"] = "train"
 
     def read(self) -> ImageSet:
-        """The split's images with their labels."""
+        """Read the images and labels of the split."""
         parts = [FILE_PREFIXES[part] for part in split_parts(self.split, tuple(FILE_PREFIXES))]
         images = [read_idx(self._file(f"{part}-images-idx3-ubyte"), 3) for part in parts]
         labels = [read_idx(self._file(f"{part}-labels-idx1-ubyte"), 1) for part in parts]
         for part, pixels, numbers in zip(parts, images, labels, strict=True):
             if len(pixels) != len(numbers):
                 raise InputError(
-                    f"{part}: {len(pixels)} images but {len(numbers)} labels. Get both files anew."
+                    f"{part}: {len(pixels)} images but {len(numbers)} labels. Download both files again."
                 )
         pixels, numbers = np.concatenate(images)[:, None], np.concatenate(labels).astype(np.int64)
         return ImageSet(pixels, numbers, self.classes, split=self.split)
 
     def _file(self, stem: str) -> Path:
-        homes = search_folders(self.root, self.name)
-        for home in (*homes, homes[0] / self.torchvision):
+        folders = search_folders(self.root, self.name)
+        for folder in (*folders, folders[0] / self.torchvision):
             for name in (stem, f"{stem}.gz", stem.replace("-idx", ".idx")):
-                if (home / name).is_file():
-                    return home / name
+                if (folder / name).is_file():
+                    return folder / name
         name = f"{stem}.gz"
-        return fetch(Remote(name, self.checksums[name], self.mirrors), homes[0])
+        return fetch(Remote(name, self.checksums[name], self.mirrors), folders[0])
 
 
 @dataclass(frozen=True)
 class FashionMNIST(MNIST):
-    """60,000 + 10,000 pieces of clothing of 28 x 28 pixels."""
+    """60,000 + 10,000 images of clothing of 28 x 28 pixels."""
 
     views: ClassVar[str] = "fashion"
     name: ClassVar[str] = "fashion-mnist"
@@ -85,8 +85,8 @@ class FashionMNIST(MNIST):
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """The array of bytes in an idx file: a big-endian header of sizes, then the values."""
-    remedy = "Delete it and it is downloaded again, or put the official file in its place."
+    """Read an idx file of bytes: a header of big-endian sizes, then the values."""
+    remedy = "Delete it to download it again, or replace it with the official file."
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
@@ -97,5 +97,5 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
     values = np.frombuffer(content[start:], dtype=np.uint8)
     if len(values) != math.prod(shape):
-        raise InputError(f"{path} is cut short or too long for its header. {remedy}")
+        raise InputError(f"{path} does not have the size that its header gives. {remedy}")
     return values.reshape(shape)

@@ -1,7 +1,7 @@
-"""Who holds which images: pure functions from labels or groups to the rows of each client.
+"""Partitions of the images among simulated clients: functions from labels or groups to rows.
 
-Labels serve to simulate clients; no client ever sees them. A new partition is a function and a line
-in PARTITIONS.
+Labels are used only to simulate clients; no client receives them. To add a partition, add a function and
+a line in PARTITIONS.
 """
 
 import io
@@ -16,85 +16,85 @@ from jaxtyping import Float64, Int64
 from fedmcc.data.base import ImageSet, Labels
 from fedmcc.errors import InputError, unknown
 
-Rows = Int64[np.ndarray, " _"]  # clients have different numbers
+Rows = Int64[np.ndarray, " _"]  # the number differs between clients
 Weights = Float64[np.ndarray, " clients"]
-MAX_DIRICHLET_DRAWS = 1000  # attempts of dirichlet to give every client enough
+MAX_DIRICHLET_DRAWS = 1000  # attempts to give every client at least `smallest` images
 
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """How a simulation hands out its images."""
+    """How a simulation partitions the images among its clients."""
 
     name: str = "iid"  # iid, by_class, dirichlet or by_group
-    clients: int = 1  # K; by_group: 1 means as many as there are groups
-    alpha: float = 0.5  # of dirichlet: small is uneven
-    uneven: float = 0.0  # of iid: spread of the logarithm of the clients' sizes
-    smallest: int = 2  # images that every client has at least
+    clients: int = 1  # K; with by_group, 1 means one per group
+    alpha: float = 0.5  # of dirichlet; smaller values give more uneven clients
+    uneven: float = 0.0  # of iid; standard deviation of the logarithm of the client sizes
+    smallest: int = 2  # minimum number of images of every client
 
     def __post_init__(self) -> None:
         if self.name not in PARTITIONS:
             raise unknown("partition", self.name, PARTITIONS)
-        for key, least in (("clients", 1), ("smallest", 2)):  # a single image has nothing to contrast with
-            if getattr(self, key) < least:
-                raise InputError(f"partition.{key} is {getattr(self, key)}: give {least} or more.")
-        if not 0 < self.alpha < math.inf:  # nan is refused as well
+        for key, minimum in (("clients", 1), ("smallest", 2)):  # a contrastive loss needs two images
+            if getattr(self, key) < minimum:
+                raise InputError(f"partition.{key} is {getattr(self, key)}: give {minimum} or more.")
+        if not 0 < self.alpha < math.inf:  # also rejects NaN
             raise InputError(f"partition.alpha is {self.alpha}: give a positive number.")
         if not 0 <= self.uneven <= 10:
             raise InputError(f"partition.uneven is {self.uneven}: give a number from 0 to 10.")
 
 
-def iid(images: ImageSet, sharing: PartitionOptions, draw: np.random.Generator) -> list[Rows]:
-    """Every client has the same number of images of every class, up to one; `uneven` changes the sizes."""
-    weights = np.exp(sharing.uneven * draw.standard_normal(sharing.clients))
-    known = _numbers(images.labels, images)
-    strata = [draw.permutation(np.flatnonzero(known == label)) for label in np.unique(known)]
-    return _dealt(np.concatenate(strata), weights)
+def iid(images: ImageSet, options: PartitionOptions, draw: np.random.Generator) -> list[Rows]:
+    """Every client gets the same number of images of every class, up to one; `uneven` varies the sizes."""
+    weights = np.exp(options.uneven * draw.standard_normal(options.clients))
+    labels = _numbers(images.labels, images)
+    strata = [draw.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
+    return _interleave(np.concatenate(strata), weights)
 
 
-def by_class(images: ImageSet, sharing: PartitionOptions, draw: np.random.Generator) -> list[Rows]:
-    """Every client has all images of C / K classes that follow one another, and of no other (D8).
+def by_class(images: ImageSet, options: PartitionOptions, draw: np.random.Generator) -> list[Rows]:
+    """Every client gets all images of C / K consecutive classes, and no others (D8).
 
-    Images without a label are spread evenly.
+    Images without a label are distributed evenly.
     """
-    classes = _classes(images)
-    if sharing.clients > len(classes):
+    classes = _rows_by_class(images)
+    if options.clients > len(classes):
         raise InputError(
-            f"{sharing.clients} clients cannot share {len(classes)} classes: lower partition.clients."
+            f"{len(classes)} classes are too few for {options.clients} clients: lower partition.clients."
         )
-    runs = np.array_split(np.arange(len(classes)), sharing.clients)
-    shards = [np.concatenate([classes[place] for place in run]) for run in runs]
-    return _joined([shards, _unlabelled(images, sharing, draw)])
+    ranges = np.array_split(np.arange(len(classes)), options.clients)
+    shards = [np.concatenate([classes[index] for index in indices]) for indices in ranges]
+    return _join([shards, _distribute_unlabelled(images, options, draw)])
 
 
-def dirichlet(images: ImageSet, sharing: PartitionOptions, draw: np.random.Generator) -> list[Rows]:
-    """Every class is spread over the clients by a draw from Dirichlet(alpha), until none is too small.
+def dirichlet(images: ImageSet, options: PartitionOptions, draw: np.random.Generator) -> list[Rows]:
+    """Every class is divided by a draw from Dirichlet(alpha), repeated until no client is too small.
 
-    Images without a label are spread evenly.
+    Images without a label are distributed evenly.
     """
-    classes = _classes(images)
+    classes = _rows_by_class(images)
     for _ in range(MAX_DIRICHLET_DRAWS):
-        drawn = draw.dirichlet([sharing.alpha] * sharing.clients, len(classes))
+        drawn = draw.dirichlet([options.alpha] * options.clients, len(classes))
         pairs = list(zip(classes, drawn, strict=True))
-        sizes = sum(np.diff(_bounds(len(rows), weights), prepend=0) for rows, weights in pairs)
-        if np.min(sizes) >= sharing.smallest:
-            pieces = [_cut(draw.permutation(rows), weights) for rows, weights in pairs]
-            return _joined([*pieces, _unlabelled(images, sharing, draw)])
+        sizes = sum(np.diff(_piece_ends(len(rows), weights), prepend=0) for rows, weights in pairs)
+        if np.min(sizes) >= options.smallest:
+            pieces = [_divide(draw.permutation(rows), weights) for rows, weights in pairs]
+            return _join([*pieces, _distribute_unlabelled(images, options, draw)])
     raise InputError(
-        f"With alpha {sharing.alpha} no draw gives {sharing.clients} clients {sharing.smallest} images each: "
+        f"No draw with alpha {options.alpha} gives {options.clients} clients {options.smallest} images each: "
         "raise partition.alpha, or lower partition.clients or partition.smallest."
     )
 
 
-def by_group(images: ImageSet, sharing: PartitionOptions, draw: np.random.Generator) -> list[Rows]:
-    """One client for each group, such as the hospital that an image comes from."""
+def by_group(images: ImageSet, options: PartitionOptions, draw: np.random.Generator) -> list[Rows]:
+    """Every group, such as the images of one hospital, is a client."""
     groups = _groups(images)
-    found = np.unique(groups)
-    if sharing.clients != len(found):
+    distinct = np.unique(groups)
+    if options.clients != len(distinct):
         raise InputError(
-            f"The images are in {len(found)} groups and there are {sharing.clients} clients: "
-            f"leave out partition.clients or set it to {len(found)}."
+            f"The images have {len(distinct)} groups, but partition.clients is {options.clients}: "
+            f"remove partition.clients or set it to {len(distinct)}."
         )
-    return [np.flatnonzero(groups == group) for group in found]
+    return [np.flatnonzero(groups == group) for group in distinct]
 
 
 Partition = Callable[[ImageSet, PartitionOptions, np.random.Generator], list[Rows]]
@@ -107,44 +107,47 @@ PARTITIONS: dict[str, Partition] = {
 }
 
 
-def resolve(sharing: PartitionOptions, images: ImageSet) -> PartitionOptions:
-    """The options with the number of clients that the images' groups give, where groups are clients."""
-    if sharing.name != "by_group" or sharing.clients > 1:
-        return sharing
-    return replace(sharing, clients=len(np.unique(_groups(images))))
+def resolve(options: PartitionOptions, images: ImageSet) -> PartitionOptions:
+    """With by_group and no given number of clients, set it to the number of groups."""
+    if options.name != "by_group" or options.clients > 1:
+        return options
+    return replace(options, clients=len(np.unique(_groups(images))))
 
 
-def partition_images(images: ImageSet, sharing: PartitionOptions, seed: int) -> list[Rows]:
-    """The rows of each client, sorted: every image is somebody's, and nobody else's."""
-    sharing = resolve(sharing, images)
-    shards = PARTITIONS[sharing.name](images, sharing, np.random.default_rng(seed))
-    least = min(map(len, shards))
-    if least < sharing.smallest:
+def partition_images(images: ImageSet, options: PartitionOptions, seed: int) -> list[Rows]:
+    """Assign every image to exactly one client; return the sorted rows of each client."""
+    options = resolve(options, images)
+    shards = PARTITIONS[options.name](images, options, np.random.default_rng(seed))
+    fewest = min(map(len, shards))
+    if fewest < options.smallest:
         raise InputError(
-            f"A client would have {least} images, fewer than partition.smallest = {sharing.smallest}: "
-            f"have fewer clients{', a smaller partition.uneven' if sharing.uneven else ''} or more images."
+            f"A client would have {fewest} images, fewer than partition.smallest = {options.smallest}: "
+            f"use fewer clients{', a smaller partition.uneven' if options.uneven else ''} or more images."
         )
     return shards
 
 
 class Holdings(NamedTuple):
-    """How many images of each class each client holds."""
+    """Number of images of each class at each client."""
 
-    clients: tuple[str, ...]  # their owner's name, or their number
+    clients: tuple[str, ...]  # names of the owners, or numbers
     classes: tuple[str, ...]
     counts: Int64[np.ndarray, "clients classes"]
 
 
 def holdings(images: ImageSet, shards: Sequence[Rows]) -> Holdings:
-    """The table of who holds what; images without labels are one column, the last."""
-    known = _numbers(images.labels, images)
-    labels = [*np.unique(known[known >= 0]), *([-1] if (known < 0).any() else [])]
-    counts = np.array([[(known[rows] == label).sum() for label in labels] for rows in shards], dtype=np.int64)
-    return Holdings(_clients(images, shards), tuple(_class(images, int(label)) for label in labels), counts)
+    """Count the images of each class at each client; images without a label are the last column."""
+    labels = _numbers(images.labels, images)
+    columns = [*np.unique(labels[labels >= 0]), *([-1] if (labels < 0).any() else [])]
+    counts = np.array(
+        [[(labels[rows] == label).sum() for label in columns] for rows in shards], dtype=np.int64
+    )
+    classes = tuple(_class_name(images, int(label)) for label in columns)
+    return Holdings(_client_names(images, shards), classes, counts)
 
 
 def encode_partition(images: ImageSet, shards: Sequence[Rows]) -> bytes:
-    """The content of partition.npz: the rows of each client, and the table where there are labels."""
+    """Content of partition.npz: the rows of each client and, if there are labels, the table of holdings."""
     table = holdings(images, shards)
     arrays: dict[str, np.ndarray] = {f"rows_{client}": rows for client, rows in enumerate(shards)}
     arrays["clients"] = np.array(table.clients)
@@ -155,22 +158,22 @@ def encode_partition(images: ImageSet, shards: Sequence[Rows]) -> bytes:
     return buffer.getvalue()
 
 
-def _numbers(known: Labels | None, images: ImageSet) -> Labels:
-    """Labels or groups; -1 for every image where nothing is known."""
-    return np.full(len(images), -1, dtype=np.int64) if known is None else known
+def _numbers(numbers: Labels | None, images: ImageSet) -> Labels:
+    """Labels or groups of the images; -1 for every image if there are none."""
+    return np.full(len(images), -1, dtype=np.int64) if numbers is None else numbers
 
 
-def _classes(images: ImageSet) -> list[Rows]:
-    """The rows of each class, in the order of the labels."""
-    known = _numbers(images.labels, images)
-    classes = [np.flatnonzero(known == label) for label in np.unique(known) if label >= 0]
+def _rows_by_class(images: ImageSet) -> list[Rows]:
+    """Rows of each class, in the order of the labels."""
+    labels = _numbers(images.labels, images)
+    classes = [np.flatnonzero(labels == label) for label in np.unique(labels) if label >= 0]
     if not classes:
-        raise InputError("The images have no labels to share them by: set partition.name to iid or by_group.")
+        raise InputError("The images have no labels: set partition.name to iid or by_group.")
     return classes
 
 
 def _groups(images: ImageSet) -> Labels:
-    """The group of every image, refused where one has none."""
+    """Group of every image; raises InputError if an image has none."""
     groups = _numbers(images.groups, images)
     if (groups < 0).all():
         raise InputError(
@@ -178,52 +181,54 @@ def _groups(images: ImageSet) -> Labels:
             "'groups' to the .npz file, or set partition.name to iid."
         )
     if missing := int((groups < 0).sum()):
-        raise InputError(f"{missing} images belong to no group: give every image one, or leave them out.")
+        raise InputError(f"{missing} images have no group: give every image a group, or remove these images.")
     return groups
 
 
-def _unlabelled(images: ImageSet, sharing: PartitionOptions, draw: np.random.Generator) -> list[Rows]:
-    """The images without a label, spread evenly over all clients (D16)."""
+def _distribute_unlabelled(
+    images: ImageSet, options: PartitionOptions, draw: np.random.Generator
+) -> list[Rows]:
+    """Distribute the images without a label evenly over all clients (D16)."""
     rows = np.flatnonzero(_numbers(images.labels, images) < 0)
-    return _dealt(draw.permutation(rows), np.ones(sharing.clients))
+    return _interleave(draw.permutation(rows), np.ones(options.clients))
 
 
-def _dealt(rows: Rows, weights: Weights) -> list[Rows]:
-    """The rows dealt like cards, so that every stretch of them is shared in proportion to the weights."""
-    aims = weights / weights.sum() * max(len(rows), 1)
-    turns = [(np.arange(int(aim) + 2) + 0.5) / aim for aim in aims]
-    players = np.repeat(np.arange(len(weights)), [len(own) for own in turns])
-    order = np.argsort(np.concatenate(turns), kind="stable")[: len(rows)]  # equals take turns
-    return [np.sort(rows[players[order] == client]) for client in range(len(weights))]
+def _interleave(rows: Rows, weights: Weights) -> list[Rows]:
+    """Distribute the rows in turn, so that every range of them is divided in proportion to the weights."""
+    targets = weights / weights.sum() * max(len(rows), 1)
+    turns = [(np.arange(int(target) + 2) + 0.5) / target for target in targets]  # when a client gets a row
+    clients = np.repeat(np.arange(len(weights)), [len(times) for times in turns])
+    order = np.argsort(np.concatenate(turns), kind="stable")[: len(rows)]  # stable: ties go by client
+    return [np.sort(rows[clients[order] == client]) for client in range(len(weights))]
 
 
-def _cut(rows: Rows, weights: Weights) -> list[Rows]:
-    """The rows in pieces of sizes in proportion to the weights."""
-    return np.split(rows, _bounds(len(rows), weights)[:-1])
+def _divide(rows: Rows, weights: Weights) -> list[Rows]:
+    """Split the rows into pieces with sizes in proportion to the weights."""
+    return np.split(rows, _piece_ends(len(rows), weights)[:-1])
 
 
-def _bounds(count: int, weights: Weights) -> Int64[np.ndarray, " clients"]:
-    """Where each piece of `count` rows ends."""
+def _piece_ends(count: int, weights: Weights) -> Int64[np.ndarray, " clients"]:
+    """End of each piece of `count` rows."""
     ends: np.ndarray = np.round(np.cumsum(weights) / weights.sum() * count).astype(np.int64)
     return ends
 
 
-def _joined(parts: Iterable[list[Rows]]) -> list[Rows]:
-    """The rows of each client over all parts, sorted."""
+def _join(parts: Iterable[list[Rows]]) -> list[Rows]:
+    """Concatenate and sort the rows of each client over all parts."""
     return [np.sort(np.concatenate(pieces)) for pieces in zip(*parts, strict=True)]
 
 
-def _class(images: ImageSet, label: int) -> str:
+def _class_name(images: ImageSet, label: int) -> str:
     if label < 0:
         return "images" if images.labels is None else "unlabelled"
     return images.classes[label] if label < len(images.classes) else str(label)
 
 
-def _clients(images: ImageSet, shards: Sequence[Rows]) -> tuple[str, ...]:
-    """The owners' names where each client is one of them, else numbers."""
+def _client_names(images: ImageSet, shards: Sequence[Rows]) -> tuple[str, ...]:
+    """Names of the owners if each client is exactly one owner, otherwise numbers."""
     numbers = tuple(map(str, range(len(shards))))
     groups = _numbers(images.groups, images)
-    found = [set(groups[rows].tolist()) for rows in shards]
-    owners = [own.pop() for own in found if len(own) == 1]
+    groups_of_clients = [set(groups[rows].tolist()) for rows in shards]
+    owners = [held.pop() for held in groups_of_clients if len(held) == 1]
     one_each = len(set(owners)) == len(shards) and min(owners) >= 0
     return tuple(images.owners[owner] for owner in owners) if one_each and images.owners else numbers

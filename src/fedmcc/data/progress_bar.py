@@ -1,4 +1,4 @@
-"""Bars for what takes long before training starts; drawn on a terminal only."""
+"""Progress bars for slow steps before training, such as downloads; shown only on a terminal."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_bar(bytes_counted: bool = False) -> Iterator["Progress"]:
-    """A bar on standard error that leaves no trace when it is done."""
+    """Show a progress bar on standard error; it is removed at the end."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -30,7 +30,7 @@ def progress_bar(bytes_counted: bool = False) -> Iterator["Progress"]:
 
 @contextmanager
 def progress_counter(description: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A bar as a function that is told how many more are done."""
+    """Show a progress bar; the yielded function advances it by a number of items."""
     with progress_bar() as progress:
         task = progress.add_task(description, total=total)
-        yield lambda more: progress.advance(task, more)
+        yield lambda count: progress.advance(task, count)

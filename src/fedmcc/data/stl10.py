@@ -1,4 +1,4 @@
-"""STL-10 from its official binary version, mapped from disk."""
+"""STL-10 from its official binary version, memory-mapped."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ class STL10(Source):
     ] = "train"
 
     def read(self) -> ImageSet:
-        """The split's images, a view of the file; several splits are joined in memory or on disk."""
+        """Read the split, memory-mapped; several splits are joined in memory or in the cache."""
         parts = split_parts(self.split, tuple(FILES))
         folder = find_or_unpack(
             self.archive, "stl10_binary", "train_X.bin", search_folders(self.root, "stl10")
@@ -53,18 +53,18 @@ class STL10(Source):
 
 def _images(path: Path) -> Images:
     length = int(np.prod(SHAPE))
-    count = _whole(path, length)
+    count = _record_count(path, length)
     stored = np.memmap(path, dtype=np.uint8, mode="r", shape=(count, *SHAPE))
-    return stored.transpose(0, 1, 3, 2)  # the file holds each plane column by column
+    return stored.transpose(0, 1, 3, 2)  # each colour plane is stored column by column
 
 
 def _labels(folder: Path, part: str, count: int) -> Labels:
     if part == "unlabelled":
         return np.full(count, -1, dtype=np.int64)
     path = folder / f"{part}_y.bin"
-    if _whole(path, 1) != count:
+    if _record_count(path, 1) != count:
         raise InputError(f"{path} does not have a label for each of the {count} images. {_remedy(path)}")
-    return np.fromfile(path, dtype=np.uint8).astype(np.int64) - 1  # the file counts from 1
+    return np.fromfile(path, dtype=np.uint8).astype(np.int64) - 1  # the labels in the file start at 1
 
 
 def _join(folder: Path, parts: list[str], images: list[np.ndarray]) -> Images:
@@ -80,15 +80,17 @@ def _join(folder: Path, parts: list[str], images: list[np.ndarray]) -> Images:
     return joined
 
 
-def _whole(path: Path, length: int) -> int:
-    """How many records of `length` bytes the file holds."""
+def _record_count(path: Path, length: int) -> int:
+    """Number of records of `length` bytes in the file."""
     if not path.is_file():
         raise InputError(f"{path} is missing. {_remedy(path)}")
     count, rest = divmod(path.stat().st_size, length)
     if count == 0 or rest:
-        raise InputError(f"{path} is cut short: it is not a whole number of images. {_remedy(path)}")
+        raise InputError(
+            f"{path} is truncated: its size is not a multiple of {length} bytes. {_remedy(path)}"
+        )
     return count
 
 
 def _remedy(path: Path) -> str:
-    return f"Delete the folder {path.parent} and it is made again, or put the official file there."
+    return f"Delete the folder {path.parent} to create it again, or put the official file there."

@@ -1,6 +1,6 @@
-"""Coloured shapes, drawn: a data set of any size with known classes and nothing to download.
+"""Generated images of coloured shapes: a data set of any size with known classes and no download.
 
-A shape is a function that is negative inside and positive outside, about the distance to its edge.
+A shape is an approximate signed distance function: negative inside, positive outside.
 """
 
 import colorsys
@@ -16,13 +16,13 @@ from fedmcc.errors import InputError
 
 Plane = Float[np.ndarray, "h w"]
 
-HUE_SPREAD = 0.15  # standard deviation around the hue of a class; neighbouring classes overlap
-NOISE = 0.04  # standard deviation of each pixel, of a range of 1
+HUE_SPREAD = 0.15  # standard deviation of the hue within a class; neighbouring classes overlap
+NOISE = 0.04  # standard deviation of the pixel noise; pixels range from 0 to 1
 
 
 @dataclass(frozen=True)
 class Synthetic(Source):
-    """Shapes, a class each; place, angle, extent, colour, background and noise vary."""
+    """Generated shapes, one per class; position, angle, size, colour, background and noise vary."""
 
     samples: int = 1000
     classes: int = 4
@@ -31,7 +31,7 @@ class Synthetic(Source):
     seed: int = 0
 
     def read(self) -> ImageSet:
-        """The same images for the same options; every class is equally likely."""
+        """Draw the images; equal options give equal images, and every class is equally likely."""
         for name, low, high in (("samples", 1, None), ("classes", 1, len(SHAPES)), ("size", 8, None)):
             value = getattr(self, name)
             if value < low or (high is not None and value > high):
@@ -45,14 +45,14 @@ class Synthetic(Source):
         radius = generator.uniform(0.45, 0.75)
         x, y = _grid(self.size, generator, radius)
         distance = list(SHAPES.values())[label](x, y)
-        ink = np.clip(0.5 - distance * radius * self.size / 2, 0, 1)  # an edge one pixel wide
+        ink = np.clip(0.5 - distance * radius * self.size / 2, 0, 1)  # the edge is one pixel wide
         colour, background = self._colours(label, generator)
         image = background + ink * (colour - background)
         noisy = np.clip(image + generator.normal(0, NOISE, image.shape), 0, 1)
         return np.asarray(np.rint(noisy * 255), dtype=np.uint8)
 
     def _colours(self, label: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """A bright shape of about its class's hue on a grey background."""
+        """Draw a bright colour near the hue of the class, and a dark grey background."""
         bright, dark = generator.uniform(0.6, 1.0), generator.uniform(0.0, 0.4)
         hue = (label / self.classes + generator.normal(0, HUE_SPREAD)) % 1
         saturation = generator.uniform(0.3, 0.9)
@@ -61,11 +61,11 @@ class Synthetic(Source):
 
 
 def _grid(size: int, generator: np.random.Generator, radius: float) -> tuple[Plane, Plane]:
-    """Coordinates in which the shape lies at the centre, upright and of radius 1."""
+    """Draw a position and an angle; return coordinates with the shape centred, upright and of radius 1."""
     line = (np.arange(size) + 0.5) * 2 / size - 1
-    room = (1 - radius) * 0.8  # so that most of the shape stays in the image
-    x, y = np.meshgrid(line - generator.uniform(-room, room), line - generator.uniform(-room, room))
-    angle = generator.uniform(-0.4, 0.4)  # radians: a square must not become a diamond
+    shift = (1 - radius) * 0.8  # most of the shape stays in the image
+    x, y = np.meshgrid(line - generator.uniform(-shift, shift), line - generator.uniform(-shift, shift))
+    angle = generator.uniform(-0.4, 0.4)  # radians; small enough that a square does not look like a diamond
     cos, sin = np.cos(angle) / radius, np.sin(angle) / radius
     return cos * x + sin * y, cos * y - sin * x
 

@@ -1,4 +1,4 @@
-"""Tiny-ImageNet: 200 classes, from the official zip file or its folder."""
+"""Tiny-ImageNet from the official zip file or its unpacked folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ class TinyImageNet(ImageFiles):
     split: Literal["train", "val", "train+val"] = "train"
 
     def listing(self) -> Listing:
-        """The split's files, class by class in `train`."""
+        """List the files of the split; those of `train` are sorted by class."""
         read = {"train": _train, "val": _val}
         parts = split_parts(self.split, tuple(read))
         root = find_or_unpack(
@@ -35,7 +35,7 @@ class TinyImageNet(ImageFiles):
         wnids = sorted((root / "wnids.txt").read_text().split())
         pairs = [pair for part in parts for pair in read[part](root, wnids)]
         if not pairs:
-            raise InputError(f"{root} holds no images: delete it and it is unpacked again.")
+            raise InputError(f"{root} contains no images: delete it to unpack it again.")
         names, labels = zip(*pairs, strict=True)
         return Listing(root, names, labels, _classes(root, wnids), self.split)
 
@@ -51,17 +51,17 @@ def _train(root: Path, wnids: list[str]) -> list[tuple[str, int]]:
 def _val(root: Path, wnids: list[str]) -> list[tuple[str, int]]:
     table = root / "val" / "val_annotations.txt"
     if not table.is_file():
-        raise InputError(f"{table} is missing: delete the folder {root} and it is unpacked again.")
+        raise InputError(f"{table} is missing: delete the folder {root} to unpack it again.")
     rows = (line.split("\t") for line in table.read_text().splitlines())
     try:
         return [(f"val/images/{row[0]}", wnids.index(row[1])) for row in rows]
     except (IndexError, ValueError) as error:
-        raise InputError(f"{table} is damaged: delete the folder {root} and it is unpacked again.") from error
+        raise InputError(f"{table} is damaged: delete the folder {root} to unpack it again.") from error
 
 
 def _classes(root: Path, wnids: list[str]) -> tuple[str, ...]:
-    """What words.txt calls each class, or its number."""
+    """Class names from words.txt, or the WordNet identifier of a class that is missing there."""
     table = root / "words.txt"
     lines = table.read_text().splitlines() if table.is_file() else []
-    words = dict(line.split("\t", 1) for line in lines if "\t" in line)
-    return tuple(words.get(wnid, wnid) for wnid in wnids)
+    class_names = dict(line.split("\t", 1) for line in lines if "\t" in line)
+    return tuple(class_names.get(wnid, wnid) for wnid in wnids)
