@@ -130,7 +130,7 @@ def timed(
     clients = list(experiment.engine.clients.values())
     with Embedded(experiment.net, clients) as engine:
         for client, state in states.items():
-            engine.states.propose(client, state)
+            engine.states.set_pending(client, state)
         engine.commit(states)
         start = time.process_time()
         end = run(stage, progress, experiment, engine)

@@ -47,7 +47,7 @@ def _answer(client, net, stage, task, state):
 
 
 def _rounds(config, client, net, count, keep_file=None):
-    """Rounds of one client whose model comes back to it as it was sent."""
+    """Rounds of a single client, whose update is the next global model."""
     (stage,) = config.method.stages()
     weights = detached(select(net.state_dict(), stage.shared))
     state = add_prefix("net", detached(net.state_dict()))
@@ -61,7 +61,7 @@ def _rounds(config, client, net, count, keep_file=None):
 
 
 def _by_hand(config, client, optimizer_of_round):
-    """Centralized MCC as a plain loop: both views through both branches, a step, the moving average."""
+    """Centralized MCC as a plain loop: forward passes, an optimiser step, the moving average."""
     net, (stage,) = build_network(config, 1).train(), config.method.stages()
     optimizer = None
     for number in (1, 2):
@@ -106,7 +106,7 @@ def test_without_keep_optimizer_every_round_starts_with_a_new_one(name, fresh):
     assert _same(_rounds(config, client, net, 2), _by_hand(config, client, fresh))
 
 
-def test_the_two_differ():
+def test_keeping_the_optimiser_changes_the_result():
     states = [_rounds(*_setup(keep=keep), 2) for keep in (True, False)]
     assert not torch.equal(
         states[0]["net.online.encoder.stages.0.0.weight"], states[1]["net.online.encoder.stages.0.0.weight"]
@@ -114,11 +114,11 @@ def test_the_two_differ():
     assert not any(name.startswith("optimizer.") for name in states[1])
 
 
-def test_a_state_that_went_through_a_file_goes_on_to_the_same_bits(tmp_path):
+def test_a_state_saved_to_a_file_continues_bit_identically(tmp_path):
     straight = _rounds(*_setup(), 3)
-    filed = _rounds(*_setup(), 3, keep_file=tmp_path / "client.safetensors")
-    assert filed.keys() == straight.keys()
-    assert all(torch.equal(filed[name], straight[name]) for name in straight)
+    saved = _rounds(*_setup(), 3, keep_file=tmp_path / "client.safetensors")
+    assert saved.keys() == straight.keys()
+    assert all(torch.equal(saved[name], straight[name]) for name in straight)
 
 
 @pytest.mark.parametrize("target", ["keep", "share"])
@@ -150,7 +150,7 @@ def test_the_reported_loss_is_the_mean_of_the_steps():
 
 
 def test_an_answer_depends_on_nothing_but_task_and_state():
-    """The workbench may come from another client with other weights."""
+    """The network may still have the weights of another client."""
     config, client, net = _setup()
     (stage,) = config.method.stages()
     state = add_prefix("net", detached(net.state_dict()))
@@ -161,7 +161,7 @@ def test_an_answer_depends_on_nothing_but_task_and_state():
     assert all(torch.equal(first.weights[name], again.weights[name]) for name in first.weights)
 
 
-def test_answering_leaves_the_task_and_the_old_state_alone():
+def test_answering_does_not_change_the_task_or_the_old_state():
     config, client, net = _setup()
     (stage,) = config.method.stages()
     state = add_prefix("net", detached(net.state_dict()))
@@ -198,9 +198,9 @@ def test_a_client_with_fewer_images_than_a_batch_trains_on_all_of_them():
 
 
 @pytest.mark.parametrize(("round", "share"), [(1, 1.0), (3, 0.5)])
-def test_a_kept_optimiser_too_follows_the_schedule(round, share):
-    """The first step of plain SGD moves by the learning rate times the gradient, whatever was kept."""
-    moved = []
+def test_a_kept_optimiser_follows_the_schedule(round, share):
+    """The first step of plain SGD is the learning rate times the gradient."""
+    changes = []
     for schedule in ("constant", "cosine"):
         config, client, net = _setup("sgd", rounds=4)
         training = replace(config.training, schedule=schedule, sgd_momentum=0.0, batch_size=26)
@@ -210,5 +210,7 @@ def test_a_kept_optimiser_too_follows_the_schedule(round, share):
         state = add_prefix("net", detached(net.state_dict()))
         task = Task(0, stage.name, round, before)
         after = _answer(replace(client, training=training), net, stage, task, state)[0].weights
-        moved.append(torch.cat([(after[name] - before[name]).flatten() for name in before if "bias" in name]))
-    torch.testing.assert_close(moved[1], share * moved[0], rtol=1e-4, atol=1e-7)
+        changes.append(
+            torch.cat([(after[name] - before[name]).flatten() for name in before if "bias" in name])
+        )
+    torch.testing.assert_close(changes[1], share * changes[0], rtol=1e-4, atol=1e-7)

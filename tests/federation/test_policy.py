@@ -1,4 +1,4 @@
-"""The policy of rounds: who takes part, whose update counts, when a round is repeated, what travels."""
+"""The policy of rounds: participants, refused updates, repeated rounds and half precision."""
 
 from collections import Counter
 from dataclasses import replace
@@ -58,7 +58,7 @@ def _all_rounds(engine, clients, stage, progress=None, **options):
 
 
 class Recording(Engine):
-    """An engine whose clients send back what they got, and which remembers the tasks."""
+    """An engine that records the tasks and whose clients return the weights unchanged."""
 
     def __init__(self):
         self.tasks = []
@@ -72,8 +72,8 @@ class Recording(Engine):
         self.committed = accepted
 
 
-class Between(Engine):
-    """An engine with somebody on the line: `disturb(attempt, update)` gives what arrives instead."""
+class Tampering(Engine):
+    """An engine whose updates are replaced by those of `disturb(attempt, update)`."""
 
     def __init__(self, engine, disturb):
         self.engine, self.disturb, self.attempt = engine, disturb, 0
@@ -106,21 +106,21 @@ ATTACKS = {
     "shape": lambda update: [_spoiled(update, lambda value: value[:-1])],
     "type": lambda update: [_spoiled(update, lambda value: value.double())],
     "moved by": lambda update: [_spoiled(update, lambda value: value * 1e6)],
-    "lacks": lambda update: [_without_first(update)],
+    "is missing": lambda update: [_without_first(update)],
     "not shared": lambda update: [replace(update, weights=update.weights | {"target.x": torch.zeros(1)})],
     "number of images": lambda update: [replace(update, samples=-5)],
     "loss": lambda update: [replace(update, loss=float("inf"))],
     "answers round": lambda update: [replace(update, round=update.round - 1)],
     "answered 2 times": lambda update: [update, update],
-    "not asked": lambda update: [replace(update, client=99)],
-    "adds": lambda update: [replace(update, extras={"surprise": torch.zeros(2)})],
+    "has no task": lambda update: [replace(update, client=99)],
+    "Unexpected extra tensor": lambda update: [replace(update, extras={"surprise": torch.zeros(2)})],
 }
 
 
 @pytest.mark.parametrize("reason", ATTACKS)
 def test_a_hostile_update_is_refused_and_the_run_ends_as_without_that_client(reason):
     attack = ATTACKS[reason]
-    engine = Between(
+    engine = Tampering(
         _engine((*SHARDS, slice(0, 20))),
         lambda _, update: attack(update) if update.client == HOSTILE else [update],
     )
@@ -130,17 +130,17 @@ def test_a_hostile_update_is_refused_and_the_run_ends_as_without_that_client(rea
     )
     for round in attacked:
         assert [update.client for update in round.updates] == [0, 1, 2]
-        ((client, said),) = round.refused
+        ((client, sentence),) = round.refused
         assert client in (HOSTILE, 99)
-        assert reason in said
+        assert reason in sentence
     assert _same(attacked[-1], alone[-1])
 
 
-def test_a_refused_client_goes_on_from_the_state_that_it_had_before():
-    """As if it had not been asked: what broke the update may be in its state as well."""
+def test_a_refused_client_continues_from_its_previous_state():
+    """Like a client that did not answer: the cause of the bad update may be in the new state as well."""
     disturbances = [lambda update: ATTACKS["not finite"](update), lambda update: []]
     engines = [
-        Between(
+        Tampering(
             _engine(SHARDS), lambda n, update, do=do: do(update) if (n, update.client) == (1, 2) else [update]
         )
         for do in disturbances
@@ -152,8 +152,8 @@ def test_a_refused_client_goes_on_from_the_state_that_it_had_before():
     assert refused[0].progress.frozen_sent == {0, 1}
 
 
-def test_a_round_with_too_few_updates_is_repeated_and_leaves_no_trace_but_in_the_books():
-    engine = Between(_engine(SHARDS), lambda n, update: [] if n == 1 and update.client else [update])
+def test_a_round_with_too_few_updates_is_repeated_and_affects_only_the_statistics():
+    engine = Tampering(_engine(SHARDS), lambda n, update: [] if n == 1 and update.client else [update])
     repeated = _all_rounds(engine, range(3), _stage(), minimum=2)
     whole = _all_rounds(_engine(SHARDS), range(3), _stage())
     assert _same(repeated[-1], whole[-1])
@@ -163,10 +163,10 @@ def test_a_round_with_too_few_updates_is_repeated_and_leaves_no_trace_but_in_the
     assert repeated[0].bytes_up == whole[0].bytes_up + whole[0].traffic[0].up
 
 
-def test_too_few_updates_in_every_attempt_are_a_failure_that_says_why():
-    engine = Between(Recording(), lambda _, update: [] if update.client else ATTACKS["loss"](update))
+def test_too_few_updates_in_every_attempt_raise_an_error_with_the_reasons():
+    engine = Tampering(Recording(), lambda _, update: [] if update.client else ATTACKS["loss"](update))
     sentence = (
-        r"Round 1 of the stage head failed 4 times: 0 good .* 1 are needed \(client 0: its loss is inf; "
+        r"Round 1 of the stage head failed 4 times: 0 updates .* 1 needed \(client 0: its loss is inf; "
     )
     with pytest.raises(RoundFailedError, match=sentence + "client 1 did not answer"):
         _all_rounds(engine, [0, 1], _head(), attempts=4)
@@ -176,8 +176,8 @@ def test_too_few_updates_in_every_attempt_are_a_failure_that_says_why():
 def test_participants_are_drawn_evenly_and_by_place_alone():
     policy, clients = Policy(Federation(count=3), seed=5), list(range(10))
     drawn = [policy.draw(clients, "joint", number, 1) for number in range(1000)]
-    assert all(len(set(few)) == 3 and few == sorted(few) for few in drawn)
-    counts = Counter(client for few in drawn for client in few)
+    assert all(len(set(each)) == 3 and each == sorted(each) for each in drawn)
+    counts = Counter(client for each in drawn for client in each)
     deviation = (1000 * 0.3 * 0.7) ** 0.5
     assert all(abs(counts[client] - 300) < 4 * deviation for client in clients)
     assert policy.draw(clients, "joint", 7, 1) == drawn[7]
@@ -190,7 +190,7 @@ def test_participants_are_drawn_evenly_and_by_place_alone():
     ("options", "size"),
     [({}, 1000), ({"fraction": 0.01}, 10), ({"fraction": 1e-6}, 1), ({"fraction": 0.5, "count": 7}, 7)],
 )
-def test_fraction_or_count_says_how_many_clients_take_part(options, size):
+def test_fraction_or_count_sets_how_many_clients_take_part(options, size):
     engine = Recording()
     first, _ = _all_rounds(engine, range(1000), _head(2), **options)
     assert [len(tasks) for tasks in engine.tasks] == [size] * 2
@@ -200,9 +200,12 @@ def test_fraction_or_count_says_how_many_clients_take_part(options, size):
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
-    [({"count": 4}, "count is 4 and there are 3 clients"), ({"fraction": 0.3, "minimum": 2}, "minimum is 2")],
+    [
+        ({"count": 4}, "count is 4, but there are only 3 clients"),
+        ({"fraction": 0.3, "minimum": 2}, "minimum is 2"),
+    ],
 )
-def test_rounds_that_cannot_be_are_refused(options, sentence):
+def test_impossible_rounds_are_refused(options, sentence):
     with pytest.raises(InputError, match=sentence):
         _all_rounds(Recording(), range(3), _head(), **options)
 
@@ -247,15 +250,17 @@ def test_half_precision_rounds_what_is_sent_and_nothing_else():
 
 
 def test_clients_compute_in_single_precision_and_answer_in_half():
-    seen = []
-    engine = Between(_engine(SHARDS), lambda _, update: seen.append(update) or [update])
+    sent = []
+    engine = Tampering(_engine(SHARDS), lambda _, update: sent.append(update) or [update])
     (round,) = _all_rounds(engine, [0], _stage(1), half=True)
-    for name, value in seen[0].weights.items():
+    for name, value in sent[0].weights.items():
         assert torch.equal(round.progress.model[name], value.to(round.progress.model[name].dtype))
-    assert {value.dtype for value in seen[0].weights.values()} == {torch.float16, torch.int64}
+    assert {value.dtype for value in sent[0].weights.values()} == {torch.float16, torch.int64}
 
 
-def test_a_run_whose_round_fails_keeps_the_rounds_before_and_says_how_to_go_on(tmp_path, monkeypatch):
+def test_a_run_whose_round_fails_keeps_the_rounds_before_and_names_the_command_to_resume(
+    tmp_path, monkeypatch
+):
     table = {"encoder": {"width": 4}, "method": {"name": "mcc", "rounds": 2}, "partition": {"clients": 3}}
     settings = {"seed": 1, "threads": 1, "device": "cpu", "training": {"batch_size": 8}}
     experiment = assemble(parse(table | settings), load_dataset("digits", limit=60))

@@ -11,7 +11,7 @@ from scipy.stats import kstest, norm
 
 from fedmcc import config
 from fedmcc.errors import InputError
-from fedmcc.federation.privacy import Privacy, PrivateAggregator, Stream, clipped, epsilon
+from fedmcc.federation.privacy import NoiseStream, Privacy, PrivateAggregator, clipped, epsilon
 from fedmcc.messages import Update
 from fedmcc.methods.base import Stage
 from fedmcc.runs import experiment
@@ -40,7 +40,7 @@ def _run(tmp_path, name, **privacy):
     return experiment.run(config.parse(table), tmp_path / name)
 
 
-def test_what_is_long_is_shortened_in_its_own_direction():
+def test_a_large_change_is_scaled_down_in_its_direction():
     change = torch.tensor([3.0, 4.0, 0.0])
     bounded = clipped(_update(0, change).weights, SENT, 1.0)
     assert torch.allclose(bounded["a.w"], change / 5)
@@ -49,12 +49,12 @@ def test_what_is_long_is_shortened_in_its_own_direction():
 
 
 @pytest.mark.parametrize("limit", [5.0, 6.0, None])
-def test_what_is_short_enough_stays_to_the_bit(limit):
+def test_a_small_change_stays_bit_identical(limit):
     weights = _update(0, torch.tensor([3.0, 4.0, 0.0])).weights
     assert all(torch.equal(value, weights[name]) for name, value in clipped(weights, SENT, limit).items())
 
 
-def test_the_server_clips_whatever_it_is_sent_and_counts_clients_alike():
+def test_the_server_clips_every_update_and_weights_clients_equally():
     updates = [_update(0, torch.tensor([1e6, 0.0, 0.0]), samples=10**6), _update(1, torch.zeros(3))]
     combined = PrivateAggregator(Privacy(clip=1.0)).combine(STAGE, updates, SENT, 1)
     assert torch.allclose(combined.weights["a.w"], torch.tensor([0.5, 0.0, 0.0]))
@@ -66,7 +66,7 @@ def test_without_options_the_servers_step_is_the_stages_own():
     assert torch.allclose(combined.weights["a.w"], torch.full((3,), 0.75))
 
 
-def test_noise_on_the_average_has_the_deviation_that_was_asked_for():
+def test_noise_on_the_average_has_the_configured_deviation():
     sent = {"a.w": torch.zeros(40_000)}
     updates = [Update(client, "head", 1, 5, None, dict(sent)) for client in range(4)]
     noise = (
@@ -77,16 +77,17 @@ def test_noise_on_the_average_has_the_deviation_that_was_asked_for():
     assert kstest(noise.numpy() / (3.0 * 2.0 / 4), "norm").pvalue > 1e-3
 
 
-def test_noise_is_the_same_for_the_same_place_and_other_noise_elsewhere():
+def test_noise_depends_on_the_secret_and_the_place():
     drawn = [
-        Stream(secret, place).normal(9) for secret, place in [(b"a", "x/1"), (b"a", "x/2"), (b"b", "x/1")]
+        NoiseStream(secret, place).normal(9)
+        for secret, place in [(b"a", "x/1"), (b"a", "x/2"), (b"b", "x/1")]
     ]
-    assert np.array_equal(drawn[0], Stream(b"a", "x/1").normal(9))
+    assert np.array_equal(drawn[0], NoiseStream(b"a", "x/1").normal(9))
     assert not set(drawn[0]) & set(drawn[1]) | set(drawn[0]) & set(drawn[2])
 
 
 def _exact(multiplier, delta):
-    """Epsilon of one normal mechanism by its trade-off curve, solved by bisection."""
+    """Epsilon of one Gaussian mechanism from its trade-off curve, by root finding."""
 
     def excess(eps):
         below, above = 1 / (2 * multiplier) - eps * multiplier, -1 / (2 * multiplier) - eps * multiplier
@@ -96,7 +97,7 @@ def _exact(multiplier, delta):
 
 
 @pytest.mark.parametrize("rounds", [1, 20])
-def test_epsilon_with_everybody_is_that_of_the_normal_mechanism(rounds):
+def test_epsilon_without_sampling_is_that_of_the_gaussian_mechanism(rounds):
     privacy = Privacy(clip=1.0, noise=8.0, delta=1e-4)
     assert epsilon(privacy, rounds, 5, 5) == pytest.approx(_exact(4.0 / math.sqrt(rounds), 1e-4), rel=1e-3)
 
@@ -117,7 +118,7 @@ def test_drawing_clients_spends_less_and_more_rounds_spend_more():
         ({"delta": 1.0}, r"privacy.delta is 1.0"),
     ],
 )
-def test_options_that_cannot_work_are_refused(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         Privacy(**options)
 
@@ -129,14 +130,14 @@ def test_noise_is_refused_where_clients_send_more_than_weights(method, tmp_path)
         experiment.run(config.parse(table), tmp_path / "run")
 
 
-def test_a_run_tells_epsilon_in_every_round_and_leaves_no_secret(tmp_path):
+def test_a_run_logs_epsilon_in_every_round_and_deletes_its_secret(tmp_path):
     done = _run(tmp_path, "run", clip=1.0, noise=4.0)
     privacy = Privacy(clip=1.0, noise=4.0)
     assert [row["epsilon"] for row in done.rows()] == [epsilon(privacy, n, 3, 3) for n in (1, 2, 3)]
     assert not done.secret_file.exists()
 
 
-def test_all_engines_clip_and_disturb_alike_and_two_runs_never_do(tmp_path):
+def test_all_engines_add_the_same_noise_and_two_runs_different_noise(tmp_path):
     same = [_run(tmp_path, name, clip=0.5, noise=1.0, reproducible=True) for name in ("pool", "embedded")]
     other = _run(tmp_path, "other", clip=0.5, noise=1.0)
     pool, embedded, secret = (load_state(run.model_file) for run in (*same, other))
@@ -152,26 +153,28 @@ def test_an_update_is_clipped_before_it_leaves(tmp_path):
     prepared = prepare(config.parse(TINY | {"privacy": {"clip": 0.01}}))
     progress, stage = Progress(detached(prepared.net.state_dict())), prepared.stages[0]
     first = next(iter(e for e in rounds(stage, progress, prepared.engine, [0]) if hasattr(e, "updates")))
-    moved = [(v - progress.model[n]).double().square().sum() for n, v in first.updates[0].weights.items()]
-    assert math.sqrt(sum(moved)) == pytest.approx(0.01, rel=1e-4)
+    squares = [(v - progress.model[n]).double().square().sum() for n, v in first.updates[0].weights.items()]
+    assert math.sqrt(sum(squares)) == pytest.approx(0.01, rel=1e-4)
 
 
-def test_an_interrupted_run_goes_on_with_the_same_noise(tmp_path):
+def test_a_resumed_run_has_the_same_noise(tmp_path):
     from fedmcc.runs.build import prepare
 
     prepared = prepare(config.parse(TINY | {"privacy": {"clip": 1.0, "noise": 1.0}}))
-    whole, torn = (experiment.start_run(prepared, tmp_path / name) for name in ("whole", "torn"))
-    for run in (whole, torn):
+    whole, interrupted = (
+        experiment.start_run(prepared, tmp_path / name) for name in ("whole", "interrupted")
+    )
+    for run in (whole, interrupted):
         run.secret_file.write_bytes(b"s" * 32)
-    for event in experiment.steps(prepare(prepared.config), torn):
+    for event in experiment.steps(prepare(prepared.config), interrupted):
         if isinstance(event, experiment.Scored):
             break
-    for run in (torn, whole):
+    for run in (interrupted, whole):
         list(experiment.steps(prepare(prepared.config), run))
-    assert torn.model_file.read_bytes() == whole.model_file.read_bytes()
+    assert interrupted.model_file.read_bytes() == whole.model_file.read_bytes()
 
 
-def test_without_its_secret_a_begun_run_is_not_resumed(tmp_path):
+def test_a_run_without_its_secret_is_not_resumed(tmp_path):
     from fedmcc.runs.build import prepare
 
     prepared = prepare(config.parse(TINY | {"privacy": {"clip": 1.0, "noise": 1.0}}))

@@ -48,7 +48,7 @@ SHARDS = (slice(0, 10), slice(10, 34), slice(34, 60))
 
 
 class Recording(Engine):
-    """An engine whose clients send back what they got, and which remembers the tasks."""
+    """An engine that records the tasks and whose clients return the weights plus their index."""
 
     def __init__(self, order=1, extras=None):
         self.tasks, self.order, self.extras = [], order, extras or {}
@@ -67,7 +67,7 @@ class Recording(Engine):
 
 
 class Backwards(Embedded):
-    """Clients train in the opposite order."""
+    """An engine that runs the tasks in reverse order."""
 
     def run(self, stage, tasks):
         return super().run(stage, tasks[::-1])
@@ -108,7 +108,7 @@ def test_the_global_model_is_the_average_by_number_of_images():
         np.testing.assert_allclose(round.progress.model[name].numpy(), expected, rtol=1e-6, atol=1e-8)
 
 
-def test_what_is_not_shared_stays_as_it_was_at_the_server():
+def test_parts_that_are_not_shared_do_not_change_at_the_server():
     rounds_ = _all_rounds(_engine(SHARDS), [0, 1, 2], _stage())
     before, after = _net().state_dict(), rounds_[-1].progress.model
     assert after.keys() == before.keys()
@@ -148,7 +148,7 @@ def test_frozen_parts_are_sent_once_to_each_client():
     assert second.progress.frozen_sent == {0, 1}
 
 
-def test_a_client_that_comes_later_gets_the_frozen_parts_then():
+def test_a_client_that_joins_later_gets_the_frozen_parts_then():
     engine = Recording()
     (round,) = _all_rounds(engine, [0], _head(rounds=1))
     _all_rounds(engine, [0, 1], _head(rounds=2), round.progress)
@@ -156,7 +156,7 @@ def test_a_client_that_comes_later_gets_the_frozen_parts_then():
     assert "online.encoder" in {name.rsplit(".stages", 1)[0] for name in engine.tasks[1][1].weights}
 
 
-def test_a_new_stage_starts_at_its_first_round_and_hands_out_its_frozen_parts():
+def test_a_new_stage_starts_at_its_first_round_and_sends_its_frozen_parts():
     engine = Recording()
     (old,) = _all_rounds(engine, [0], _head(rounds=1))
     other = Stage(name="other", rounds=1, epochs=1, trained=HEAD, shared=HEAD, frozen=("online.encoder",))
@@ -170,7 +170,7 @@ def test_loss_of_a_round_is_the_mean_over_images():
     assert round.loss == pytest.approx((0.1 * 10 + 0.2 * 17) / 27)
 
 
-def test_going_on_from_a_progress_is_as_if_never_stopped():
+def test_resuming_from_a_progress_gives_the_same_result():
     whole = _all_rounds(_engine(SHARDS), [0, 1, 2], _stage(rounds=3))
     engine = _engine(SHARDS)
     part = _all_rounds(engine, [0, 1, 2], _stage(rounds=1))
@@ -180,13 +180,13 @@ def test_going_on_from_a_progress_is_as_if_never_stopped():
     assert _all_rounds(engine, [0, 1, 2], _stage(rounds=3), rest[-1].progress) == []
 
 
-def test_steps_are_seen_between_rounds():
+def test_steps_are_yielded_before_their_round():
     events = list(rounds(_stage(rounds=1), Progress(detached(_net().state_dict())), _engine(SHARDS), [0, 1]))
     assert [type(event) for event in events] == [Step] * (10 // 8 + 24 // 8) + [Round]
 
 
 class Extra(Stage):
-    """A stage whose server answers with a number for every client."""
+    """A stage whose server sends the number of updates with the next tasks."""
 
     def extras_error(self, update):
         return ""
@@ -197,7 +197,7 @@ class Extra(Stage):
         )
 
 
-def test_what_the_server_adds_goes_out_with_the_next_tasks_and_is_counted():
+def test_extras_of_the_server_are_sent_with_the_next_tasks_and_counted_as_traffic():
     stage = Extra(name="head", rounds=2, epochs=1, trained=HEAD, shared=HEAD)
     engine = Recording(extras={"mean": torch.zeros(5)})
     first, second = _all_rounds(engine, [0, 1], stage)

@@ -1,1 +1,1 @@
-"""Rounds of a federation: the round loop, its clients, checks of their updates, privacy, and engines."""
+"""Federated training: the round loop, its clients, checks of their updates, privacy, and engines."""

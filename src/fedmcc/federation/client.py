@@ -1,4 +1,4 @@
-"""A client: its own images, and how it answers a task of the server."""
+"""A client: its images, and how it turns a task into an update."""
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
@@ -21,28 +21,29 @@ from fedmcc.training.timing import timed
 from fedmcc.training.torch_setup import autocast_dtype
 from fedmcc.views import Views
 
-PLAIN_BATCH = 512
+INFERENCE_BATCH = 512  # images per batch without augmentation
 AnyPair = ViewPair | tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """One owner of images. What it remembers between rounds is handed in and out as a state."""
+    """One owner of images; its state between rounds is passed in and returned, not stored in it."""
 
     index: int
     images: Images
     views: Views
     training: Training
     seed: int
-    clip: float | None = None  # length that an update may have when it leaves
-    cache: FeatureCache = field(default_factory=FeatureCache)  # of the clients of a process
+    clip: float | None = None  # largest Euclidean norm of an update; None: any
+    cache: FeatureCache = field(default_factory=FeatureCache)  # shared by all clients of a process
 
     def answer(
         self, net: Network, stage: Stage, task: Task, state: State
     ) -> Generator[Step, None, tuple[Update, State]]:
-        """ClientLocalTraining of Algorithms 1 and 2: receive, train E epochs, reply.
+        """ClientLocalTraining of Algorithms 1 and 2: receive the task, train E epochs, return the update.
 
-        `net` is a workbench: `state` is loaded into it first. Returns the reply and the new state.
+        `state` is loaded into `net` first, so that clients can share one network. Returns the update and
+        the new state.
         """
         with timed("receive"):
             task = task.unpacked()
@@ -54,38 +55,38 @@ class Client:
         parameters = trainable(net, stage)
         optimizer, losses = None, []
         if parameters:
-            passed = (task.round - 1) / stage.rounds
-            optimizer = self.training.build_optimizer(parameters, stage.learning_rate_factor, passed)
+            progress = (task.round - 1) / stage.rounds
+            optimizer = self.training.build_optimizer(parameters, stage.learning_rate_factor, progress)
             if self.training.keep_optimizer:
-                _restore(optimizer, strip_prefix(f"optimizer.{stage.name}", state))
+                _restore_moments(optimizer, strip_prefix(f"optimizer.{stage.name}", state))
             chunks = self.training.chunks(self._batch_size)
-            trained, pairs = self._material(net, stage, task)
-            for loss in train(net, trained, pairs, optimizer, chunks):
+            stage_on_pairs, pairs = self._pairs(net, stage, task)
+            for loss in train(net, stage_on_pairs, pairs, optimizer, chunks):
                 losses.append(loss)
                 yield Step(self.index, loss, self._batch_size)
         with timed("reply"):
-            return self._reply(net, stage, task, losses), self._remember(net, stage, memory, optimizer)
+            return self._update(net, stage, task, losses), self._state(net, stage, memory, optimizer)
 
     @property
     def images_per_epoch(self) -> int:
-        """Images that the optimiser sees in an epoch; those that fill no batch sit it out."""
+        """Number of images trained on in an epoch; an incomplete batch is dropped."""
         return len(self.images) // self._batch_size * self._batch_size
 
     @property
     def _batch_size(self) -> int:
         return min(self.training.batch_size, len(self.images))
 
-    def _material(self, net: Network, stage: Stage, task: Task) -> tuple[Stage, Iterator[AnyPair]]:
-        """The pairs of a round, of views or of kept features, and the stage as it takes them."""
+    def _pairs(self, net: Network, stage: Stage, task: Task) -> tuple[Stage, Iterator[AnyPair]]:
+        """The pairs of a round, of views or of cached features, and the stage set up for them."""
         draw = generator(self.seed, "train", self.index, stage.name, task.round)
         features, size = self._features(net, stage), self._batch_size
         if features is None:
             device = next(net.parameters()).device
-            return stage, _over(stage, lambda: lazy_pairs(self.images, self.views, size, draw, device))
-        return replace(stage, on_features=True), _over(stage, lambda: feature_pairs(features, size, draw))
+            return stage, _epochs(stage, lambda: lazy_pairs(self.images, self.views, size, draw, device))
+        return replace(stage, on_features=True), _epochs(stage, lambda: feature_pairs(features, size, draw))
 
     def _features(self, net: Network, stage: Stage) -> Features | None:
-        """The features of views that the stage wants kept, if they fit."""
+        """Cached features of the views, if the stage uses them and they fit into the cache."""
         if not stage.views_per_image:
             return None
         source = FeatureSource(
@@ -97,29 +98,29 @@ class Client:
         chunks = self.training.chunks(self._batch_size)
         return self.cache.get(source, encoder, chunks.chunk if chunks else self._batch_size, limit)
 
-    def _reply(self, net: Network, stage: Stage, task: Task, losses: list[float]) -> Update:
+    def _update(self, net: Network, stage: Stage, task: Task, losses: list[float]) -> Update:
         update = Update(
             client=self.index,
             stage=stage.name,
             round=task.round,
             samples=len(self.images),
             loss=sum(losses) / len(losses) if losses else None,
-            weights=self._bounded(detached(select(net.state_dict(), stage.shared)), task),
-            extras=detached(stage.extras(net, self._plain(net))),
+            weights=self._clip(detached(select(net.state_dict(), stage.shared)), task),
+            extras=detached(stage.extras(net, self._plain_batches(net))),
         )
         return update.packed() if task.half else update
 
-    def _bounded(self, weights: State, task: Task) -> State:
+    def _clip(self, weights: State, task: Task) -> State:
         return weights if self.clip is None else clipped(weights, task.weights, self.clip)
 
-    def _plain(self, net: Network) -> Iterator[Tensor]:
-        """All images in order, without augmentation."""
+    def _plain_batches(self, net: Network) -> Iterator[Tensor]:
+        """Batches of all images in order, without augmentation."""
         device = next(net.parameters()).device
-        for start in range(0, len(self.images), PLAIN_BATCH):
-            rows = np.arange(start, min(start + PLAIN_BATCH, len(self.images)))
+        for start in range(0, len(self.images), INFERENCE_BATCH):
+            rows = np.arange(start, min(start + INFERENCE_BATCH, len(self.images)))
             yield self.views.plain(to_device(self.images[rows], device))
 
-    def _remember(
+    def _state(
         self, net: Network, stage: Stage, memory: Memory, optimizer: torch.optim.Optimizer | None
     ) -> State:
         state = add_prefix("net", net.state_dict()) | add_prefix(f"memory.{stage.name}", memory)
@@ -128,30 +129,31 @@ class Client:
         return detached(state)
 
 
-def _over(stage: Stage, epoch: Callable[[], Iterator[AnyPair]]) -> Iterator[AnyPair]:
+def _epochs(stage: Stage, epoch: Callable[[], Iterator[AnyPair]]) -> Iterator[AnyPair]:
     return (pair for _ in range(stage.epochs) for pair in epoch())
 
 
 def _moments(optimizer: torch.optim.Optimizer) -> State:
-    """What an optimiser has gathered, flat: "3.exp_avg" belongs to its fourth parameter."""
-    gathered = optimizer.state_dict()["state"]
+    """The tensors of an optimiser's state, by name: "3.exp_avg" belongs to its fourth parameter."""
+    by_parameter = optimizer.state_dict()["state"]
     return {
         f"{index}.{key}": value
-        for index, values in gathered.items()
+        for index, values in by_parameter.items()
         for key, value in values.items()
         if isinstance(value, Tensor)
     }
 
 
-def _restore(optimizer: torch.optim.Optimizer, moments: State) -> None:
-    """Undoes `_moments`; the options stay those of the optimiser.
+def _restore_moments(optimizer: torch.optim.Optimizer, moments: State) -> None:
+    """Load the result of `_moments` into an optimiser, whose options do not change.
 
-    Moments are laid out in memory as their parameters, which a fused step trusts; a file does not keep that.
+    Moments get the memory layout of their parameters, which a fused step requires and files do not store.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    gathered: dict[int, State] = {}
+    by_parameter: dict[int, State] = {}
     for name, value in moments.items():
         index, key = name.split(".", 1)
-        like = parameters[int(index)] if value.dim() else value  # the count of steps has no shape
-        gathered.setdefault(int(index), {})[key] = torch.empty_like(like).copy_(value)  # steps write into it
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": gathered})
+        like = parameters[int(index)] if value.dim() else value  # the step count is a scalar
+        # A copy, because the optimiser writes into it.
+        by_parameter.setdefault(int(index), {})[key] = torch.empty_like(like).copy_(value)
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": by_parameter})

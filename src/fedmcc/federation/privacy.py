@@ -1,6 +1,6 @@
-"""Differential privacy of a client's whole data: its updates are clipped, their average is disturbed.
+"""Client-level differential privacy: updates are clipped, and noise is added to their average.
 
-What this protects, and what not, is in docs/privacy.md.
+docs/privacy.md explains what this protects and what not.
 """
 
 import hashlib
@@ -19,17 +19,17 @@ from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage
 from fedmcc.numerics.state_dicts import State
 
-PIECE = 2**20  # numbers drawn at once
+MAX_DRAW = 2**20  # random numbers drawn at once
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """How far one client's images may move the global model."""
+    """Options that limit the influence of one client's images on the global model."""
 
-    clip: float | None = None  # Euclidean length that an update may have; None: any
-    noise: float = 0.0  # standard deviation of the noise on the sum of all updates, in clips
-    delta: float = 1e-5  # with this probability epsilon may not hold
-    reproducible: bool = False  # noise from the run's seed, for experiments: who knows it can subtract it
+    clip: float | None = None  # largest Euclidean norm of an update; None: any
+    noise: float = 0.0  # standard deviation of the noise on the sum of all updates, as a multiple of clip
+    delta: float = 1e-5  # probability with which epsilon may not hold
+    reproducible: bool = False  # noise from the run's seed, for experiments: the seed reveals it
 
     def __post_init__(self) -> None:
         if self.clip is not None and not 0 < self.clip < math.inf:
@@ -38,117 +38,119 @@ class Privacy:
             raise InputError(f"privacy.noise is {self.noise}: give 0 or more.")
         if self.noise and self.clip is None:
             raise InputError(
-                "privacy.noise hides only what is bounded: set privacy.clip as well, such as 1.0."
+                "privacy.noise protects only clipped updates: set privacy.clip as well, such as 1.0."
             )
         if not 0 < self.delta < 1:
             raise InputError(f"privacy.delta is {self.delta}: give a number between 0 and 1, such as 1e-5.")
 
     def new_secret(self, seed: int) -> bytes:
-        """Whence noise is drawn: from the system, or from the run's seed where that is asked for."""
+        """The secret from which noise is drawn: random, or from the run's seed if `reproducible`."""
         return hashlib.sha256(f"noise {seed}".encode()).digest() if self.reproducible else token_bytes(32)
 
-    def refuse_unless_private(self, stages: Sequence[Stage]) -> None:
-        """Where there is noise, everything that leaves a client must be clipped, and epsilon be known."""
+    def require_private_stages(self, stages: Sequence[Stage]) -> None:
+        """Raise if noise is set and a stage sends more than weights, or epsilon cannot be computed."""
         if not self.noise:
             return
         for stage in stages:
-            own = type(stage)
-            if own.extras is not Stage.extras or own.combine is not Stage.combine:
+            kind = type(stage)
+            if kind.extras is not Stage.extras or kind.combine is not Stage.combine:
                 raise InputError(
-                    f"privacy.noise covers averaged weights alone, and in the stage {stage.name} "
+                    f"privacy.noise covers only averaged weights, but in the stage {stage.name} "
                     "clients send more: use a method such as fedmcc, or leave out privacy.noise."
                 )
         if find_spec("dp_accounting") is None:
-            raise InputError("privacy.noise needs an accountant: pip install 'fedmcc[privacy]'.")
+            raise InputError("privacy.noise needs the package dp-accounting: pip install 'fedmcc[privacy]'.")
 
 
 def clipped(weights: Mapping[str, Tensor], sent: Mapping[str, Tensor], limit: float | None) -> State:
-    """The weights, moved back towards what was sent until they are no further from it than the limit."""
-    moved = {
+    """Scale the change from the sent weights down to the Euclidean norm `limit`, if it is larger."""
+    changes = {
         name: value.double() - sent[name].double()
         for name, value in weights.items()
         if value.is_floating_point()
     }
-    length = math.sqrt(sum(change.square().sum().item() for change in moved.values()))
-    if limit is None or length <= limit:
+    norm = math.sqrt(sum(change.square().sum().item() for change in changes.values()))
+    if limit is None or norm <= limit:
         return dict(weights)
-    near = {
-        name: (sent[name].double() + change * (limit / length)).to(weights[name].dtype)
-        for name, change in moved.items()
+    scaled = {
+        name: (sent[name].double() + change * (limit / norm)).to(weights[name].dtype)
+        for name, change in changes.items()
     }
-    return {**weights, **near}
+    return {**weights, **scaled}
 
 
 @dataclass(frozen=True, eq=False)
 class PrivateAggregator:
-    """The server's part: whatever a client sends counts as one clipped update, and noise is added."""
+    """The server's step under the privacy options: clip every update and add noise to the average."""
 
     privacy: Privacy = Privacy()
-    secret: bytes = b""  # from which noise is drawn; clients must not know it
+    secret: bytes = b""  # noise is drawn from it; it must not be sent to clients
 
     def combine(self, stage: Stage, updates: Sequence[Update], model: State, round: int) -> Aggregate:
-        """The stage's own step; where updates are clipped, clients count alike and not by their images."""
+        """The stage's step; if updates are clipped, all clients have equal weight."""
         if self.privacy.clip is None:
             return stage.combine(updates, model)
-        bounded = [
+        clipped_updates = [
             replace(update, samples=1, weights=clipped(update.weights, model, self.privacy.clip))
             for update in updates
         ]
-        combined = stage.combine(bounded, model)
+        combined = stage.combine(clipped_updates, model)
         if not self.privacy.noise:
             return combined
         scale = self.privacy.noise * self.privacy.clip / len(updates)
-        stream = Stream(self.secret, f"{stage.name}/{round}")
-        return combined._replace(weights=_disturbed(combined.weights, scale, stream))
+        stream = NoiseStream(self.secret, f"{stage.name}/{round}")
+        return combined._replace(weights=_with_noise(combined.weights, scale, stream))
 
 
-def _disturbed(weights: State, scale: float, stream: "Stream") -> State:
-    """Normal noise on every floating number; integer counters do not depend on what images show."""
-    disturbed = {}
+def _with_noise(weights: State, scale: float, stream: "NoiseStream") -> State:
+    """Add normal noise to floating-point tensors; integer counters do not depend on the images' content."""
+    noisy = {}
     for name, value in sorted(weights.items()):
         if value.is_floating_point():
             noise = torch.from_numpy(stream.normal(value.numel())).reshape(value.shape)
-            disturbed[name] = (value.double() + scale * noise.to(value.device)).to(value.dtype)
-    return {**weights, **disturbed}
+            noisy[name] = (value.double() + scale * noise.to(value.device)).to(value.dtype)
+    return {**weights, **noisy}
 
 
-class Stream:
-    """Normal numbers that nobody foretells without the secret: SHAKE-256, then Box and Muller."""
+class NoiseStream:
+    """Normal random numbers that cannot be predicted without the secret: SHAKE-256 and Box-Muller."""
 
     def __init__(self, secret: bytes, place: str) -> None:
         self.seed = hashlib.sha256(secret + b"\0" + place.encode()).digest()
         self.drawn = 0
 
     def normal(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """So many numbers of mean 0 and deviation 1."""
-        pieces = [self._piece(min(PIECE, count - start)) for start in range(0, count, PIECE)]
-        return np.concatenate(pieces) if pieces else np.empty(0)
+        """The next `count` numbers, with mean 0 and standard deviation 1."""
+        blocks = [self._block(min(MAX_DRAW, count - start)) for start in range(0, count, MAX_DRAW)]
+        return np.concatenate(blocks) if blocks else np.empty(0)
 
-    def _piece(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def _block(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         pairs = (count + 1) // 2
         self.drawn += 1
         raw = hashlib.shake_256(self.seed + self.drawn.to_bytes(8, "little")).digest(16 * pairs)
-        uniform = ((np.frombuffer(raw, "<u8") >> 11) + 0.5) * 2.0**-53  # never 0, never 1
+        uniform = ((np.frombuffer(raw, "<u8") >> 11) + 0.5) * 2.0**-53  # strictly between 0 and 1
         radius, angle = np.sqrt(-2 * np.log(uniform[:pairs])), 2 * np.pi * uniform[pairs:]
         return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
 
 
 def epsilon(privacy: Privacy, rounds: int, participants: int, registered: int) -> float:
-    """What so many rounds may tell about one client, all of whose images may have been other ones.
+    """Epsilon of this number of rounds, for the replacement of all images of one client.
 
-    Replacing a client moves the sum by two clips. Of the two bounds, with and without the gain from drawing
-    the participants, the smaller one holds.
+    Replacing a client changes the sum by at most two clips. The result is the smaller of two valid bounds,
+    with and without amplification by sampling the participants.
     """
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 
     multiplier = privacy.noise / 2
-    everybody: float = dp_accounting.get_epsilon_gaussian(multiplier / math.sqrt(rounds), privacy.delta)
+    without_sampling: float = dp_accounting.get_epsilon_gaussian(
+        multiplier / math.sqrt(rounds), privacy.delta
+    )
     if participants == registered:
-        return everybody
+        return without_sampling
     event = dp_accounting.SampledWithoutReplacementDpEvent(
         registered, participants, dp_accounting.GaussianDpEvent(multiplier)
     )
     accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
     accountant.compose(event, rounds)
-    return min(everybody, float(accountant.get_epsilon(privacy.delta)))
+    return min(without_sampling, float(accountant.get_epsilon(privacy.delta)))

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmcc.errors import InputError
-from fedmcc.federation.engines.base import Answer, Engine
+from fedmcc.federation.engines.base import Engine, Outcome
 from fedmcc.federation.privacy import PrivateAggregator
-from fedmcc.federation.update_checks import Refused, expect
+from fedmcc.federation.update_checks import Refused, checker_for
 from fedmcc.messages import StateLost, Task, Unsent, Update, pack, unpack
 from fedmcc.methods.base import Stage
 from fedmcc.numerics.randomness import derive
@@ -22,15 +22,15 @@ from fedmcc.training.timing import timed
 
 @dataclass(frozen=True)
 class Federation:
-    """How a server runs its rounds."""
+    """Options of the server's rounds."""
 
-    fraction: float = 1.0  # of the clients, drawn for each round
-    count: int | None = None  # so many clients instead, drawn for each round
-    only: int | None = None  # this client trains alone: the paper's single client
-    minimum: int = 1  # good updates that a round needs
-    attempts: int = 3  # at a round with fewer, each with clients drawn anew
-    norm_limit: float = 10.0  # an update that moved beyond so many medians is refused; inf: none
-    half: bool = False  # weights travel in half precision
+    fraction: float = 1.0  # of the clients, drawn at random for each round
+    count: int | None = None  # number of clients drawn for each round, instead of fraction
+    only: int | None = None  # train this client only: the paper's single-client baseline
+    minimum: int = 1  # accepted updates that a round needs
+    attempts: int = 3  # at a round before it fails, each with newly drawn clients
+    norm_limit: float = 10.0  # refuse updates beyond this multiple of the median distance; inf: none
+    half: bool = False  # send weights in half precision
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
@@ -38,15 +38,17 @@ class Federation:
         for name in ("count", "minimum", "attempts"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise InputError(f"federation.{name} is {value}: give 1 or more.")
-        if not self.norm_limit > 1:  # nan is refused as well
+        if not self.norm_limit > 1:  # also true for nan
             raise InputError(f"federation.norm_limit is {self.norm_limit}: give a number above 1, or inf.")
 
     def size(self, registered: int) -> int:
-        """How many clients of so many take part in a round."""
+        """The number of clients that take part in a round, out of those registered."""
         size = self.count or max(1, math.floor(self.fraction * registered + 0.5))
         size = 1 if self.only is not None else size
         if size > registered:
-            raise InputError(f"federation.count is {size} and there are {registered} clients: lower it.")
+            raise InputError(
+                f"federation.count is {size}, but there are only {registered} clients: lower it."
+            )
         if size < self.minimum:
             raise InputError(
                 f"federation.minimum is {self.minimum}, but {size} clients take part in a round: "
@@ -57,7 +59,7 @@ class Federation:
 
 @dataclass(frozen=True)
 class Policy:
-    """The options of the rounds, the seed that draws their participants, and who guards their privacy."""
+    """The options of the rounds, the seed for drawing participants, and the aggregator with privacy."""
 
     federation: Federation = Federation()
     seed: int = 0
@@ -65,13 +67,13 @@ class Policy:
 
     @property
     def norm_limit(self) -> float:
-        """Updates that are clipped need no other limit, which would also depend on other clients' images."""
+        """The norm limit; infinite if updates are clipped, because its median would depend on all clients."""
         return self.federation.norm_limit if self.aggregator.privacy.clip is None else math.inf
 
     def draw(self, clients: Sequence[int], *place: int | str) -> list[int]:
-        """The participants at a place such as (stage, round, attempt), in order.
+        """The participants at a place such as (stage, round, attempt), sorted.
 
-        They depend on nothing else: not on the engine, nor on what ran before or was interrupted.
+        They depend only on the seed, the clients and the place, not on the engine or on interruptions.
         """
         size = self.federation.size(len(clients))
         if size == len(clients):
@@ -82,17 +84,17 @@ class Policy:
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """All that the server knows after a round: enough to go on from here."""
+    """The server's complete state after a round, from which training can resume."""
 
     model: State  # the global network
     stage: str = ""
     round: int = 0
-    extras: State = field(default_factory=dict)  # what goes out with the next tasks
-    frozen_sent: frozenset[int] = frozenset()  # clients that have what the stage froze
+    extras: State = field(default_factory=dict)  # sent with the next tasks
+    frozen_sent: frozenset[int] = frozenset()  # clients that have the frozen parts of the stage
 
 
 class Traffic(NamedTuple):
-    """Bytes to a client and from it."""
+    """Bytes sent to a client and received from it."""
 
     down: int
     up: int
@@ -100,36 +102,36 @@ class Traffic(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """What a round gave; bytes, refused and dropped are those of all its attempts."""
+    """The result of a round; traffic, refused and dropped include all its attempts."""
 
     progress: Progress
-    updates: tuple[Update, ...]  # those that count, by client
+    updates: tuple[Update, ...]  # accepted, sorted by client
     refused: tuple[Refused, ...]
-    dropped: tuple[int, ...]  # clients that were asked and did not answer
-    attempt: int  # from 1; the one that gave enough updates
-    loss: float | None  # mean over images; None where nothing was trained
+    dropped: tuple[int, ...]  # clients that got a task and did not answer
+    attempt: int  # number of the successful attempt, from 1
+    loss: float | None  # mean over images; None if the stage trains nothing
     traffic: dict[int, Traffic]  # by client
     seconds: float
 
     @property
     def bytes_down(self) -> int:
-        """Bytes to all clients."""
+        """Bytes sent to all clients."""
         return sum(traffic.down for traffic in self.traffic.values())
 
     @property
     def bytes_up(self) -> int:
-        """Bytes from all clients, those of refused updates included."""
+        """Bytes received from all clients, including refused updates."""
         return sum(traffic.up for traffic in self.traffic.values())
 
 
 class RoundFailedError(ArithmeticError):
-    """Too few updates to average."""
+    """A round had too few accepted updates in every attempt."""
 
 
 def rounds(
     stage: Stage, progress: Progress, engine: Engine, clients: Sequence[int], policy: Policy | None = None
 ) -> Iterator[Step | Round]:
-    """Algorithms 1 and 2 at the server, going on from `progress`; saving and scoring are the caller's."""
+    """Run Algorithms 1 and 2 at the server, starting from `progress`; the caller saves and evaluates."""
     server = _Server(stage, engine, sorted(clients), policy or Policy())
     if progress.stage != stage.name:
         progress = Progress(progress.model, stage.name)
@@ -143,7 +145,7 @@ class _Attempt(NamedTuple):
     updates: tuple[Update, ...]
     refused: tuple[Refused, ...]
     dropped: tuple[int, ...]
-    forgot: frozenset[int]
+    state_lost: frozenset[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +156,7 @@ class _Server:
     policy: Policy
 
     def round(self, progress: Progress) -> Generator[Step, None, Round]:
-        """Attempts until there are enough good updates; those before leave no trace but in the books."""
+        """Repeat attempts until enough updates are accepted; failed attempts affect only the statistics."""
         started, options = time.perf_counter(), self.policy.federation
         attempts: list[_Attempt] = []
         traffic: dict[int, Traffic] = {}
@@ -163,12 +165,12 @@ class _Server:
                 raise RoundFailedError(_failure(progress, attempts, options.minimum))
             drawn = self.policy.draw(self.clients, self.stage.name, progress.round + 1, len(attempts) + 1)
             attempts.append((yield from self._attempt(progress, drawn, traffic)))
-            progress = replace(progress, frozen_sent=progress.frozen_sent - attempts[-1].forgot)
+            progress = replace(progress, frozen_sent=progress.frozen_sent - attempts[-1].state_lost)
         updates = attempts[-1].updates
         with timed("averaging"):
-            advanced = _advance(self.stage, progress, updates, self.policy)
+            next_progress = _advance(self.stage, progress, updates, self.policy)
         return Round(
-            progress=advanced,
+            progress=next_progress,
             updates=updates,
             refused=tuple(refused for attempt in attempts for refused in attempt.refused),
             dropped=tuple(client for attempt in attempts for client in attempt.dropped),
@@ -186,34 +188,34 @@ class _Server:
             tasks = self._tasks(progress, clients)
         events = yield from self._events(tasks)
         answers = [event for event in events if isinstance(event, Update)]
-        unread = [event for event in events if isinstance(event, Refused)]
+        unreadable = [event for event in events if isinstance(event, Refused)]
         unsent = {event.client for event in events if isinstance(event, Unsent)}
-        _count(traffic, [task for task in tasks if task.client not in unsent], answers)
+        _add_traffic(traffic, [task for task in tasks if task.client not in unsent], answers)
         with timed("admission"):
-            good, refused = expect(self.stage, tasks, self.policy.norm_limit).judge(answers)
-        enough = len(good) >= options.minimum
-        self.engine.commit([update.client for update in good] if enough else [])
-        answered = {update.client for update in answers} | {refused.client for refused in unread}
+            accepted, refused = checker_for(self.stage, tasks, self.policy.norm_limit).check(answers)
+        enough = len(accepted) >= options.minimum
+        self.engine.commit([update.client for update in accepted] if enough else [])
+        answered = {update.client for update in answers} | {refused.client for refused in unreadable}
         return _Attempt(
-            updates=tuple(update.unpacked() for update in good) if options.half else good,
-            refused=tuple(sorted({*refused, *unread})),
+            updates=tuple(update.unpacked() for update in accepted) if options.half else accepted,
+            refused=tuple(sorted({*refused, *unreadable})),
             dropped=tuple(client for client in clients if client not in answered),
-            forgot=frozenset(event.client for event in events if isinstance(event, StateLost)),
+            state_lost=frozenset(event.client for event in events if isinstance(event, StateLost)),
         )
 
     def _tasks(self, progress: Progress, clients: Sequence[int]) -> list[Task]:
         half, stage = self.policy.federation.half, self.stage
         model = pack(progress.model) if half else progress.model
-        known = select(model, stage.shared)
-        new = select(model, (*stage.frozen, *stage.shared))
-        number, extras, met = progress.round + 1, progress.extras, progress.frozen_sent
+        shared = select(model, stage.shared)
+        with_frozen = select(model, (*stage.frozen, *stage.shared))
+        number, extras, done = progress.round + 1, progress.extras, progress.frozen_sent
         return [
-            Task(client, stage.name, number, known if client in met else new, extras, half)
+            Task(client, stage.name, number, shared if client in done else with_frozen, extras, half)
             for client in clients
         ]
 
-    def _events(self, tasks: Sequence[Task]) -> Generator[Step, None, list[Answer]]:
-        events: list[Answer] = []
+    def _events(self, tasks: Sequence[Task]) -> Generator[Step, None, list[Outcome]]:
+        events: list[Outcome] = []
         for event in self.engine.run(self.stage, tasks):
             if isinstance(event, Step):
                 yield event
@@ -222,7 +224,7 @@ class _Server:
         return events
 
 
-def _count(traffic: dict[int, Traffic], tasks: Sequence[Task], answers: Sequence[Update]) -> None:
+def _add_traffic(traffic: dict[int, Traffic], tasks: Sequence[Task], answers: Sequence[Update]) -> None:
     none = Traffic(0, 0)
     for task in tasks:
         down, up = traffic.get(task.client, none)
@@ -238,7 +240,7 @@ def _failure(progress: Progress, attempts: Sequence[_Attempt], minimum: int) -> 
     reasons += [f"client {client} did not answer" for client in last.dropped]
     return (
         f"Round {progress.round + 1} of the stage {progress.stage} failed {len(attempts)} times: "
-        f"{len(last.updates)} good updates and {minimum} are needed ({'; '.join(reasons[:3])})."
+        f"{len(last.updates)} updates were accepted, {minimum} needed ({'; '.join(reasons[:3])})."
     )
 
 

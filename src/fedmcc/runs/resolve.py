@@ -64,7 +64,7 @@ def check(config: Config) -> None:
                 f"set {section}.rounds and {section}.epochs to 1 or more."
             )
     config.federation.size(config.partition.clients)  # raises InputError if no client could take part
-    config.privacy.refuse_unless_private(stages(config))
+    config.privacy.require_private_stages(stages(config))
 
 
 def check_images(config: Config, images: ImageSet) -> None:

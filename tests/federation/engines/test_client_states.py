@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedmcc.errors import InputError
-from fedmcc.federation.engines.client_states import Store
+from fedmcc.federation.engines.client_states import ClientStates
 from fedmcc.storage.safetensor_files import save_state
 from fedmcc.training.memory import memory_size
 
@@ -16,16 +16,16 @@ def _state(value):
 
 
 def _committed(limit, clients):
-    store = Store(limit)
+    states = ClientStates(limit)
     for client in clients:
-        store.propose(client, _state(client))
-        store.settle([client])
-    return store
+        states.set_pending(client, _state(client))
+        states.commit([client])
+    return states
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Where the files beyond memory go."""
+    """The folder for states that do not fit into memory."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path
 
@@ -37,99 +37,99 @@ def _files(folder):
 @pytest.mark.parametrize(
     ("text", "size"), [("0", 0), ("500", 500), ("2kb", 2048), ("1.5 MB", 1_572_864), ("1GiB", 2**30)]
 )
-def test_a_size_is_read_as_people_write_it(text, size):
+def test_sizes_are_parsed_with_units(text, size):
     assert memory_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1GB", "1PB", "1 G B", "nan"])
-def test_what_is_no_size_is_refused(text):
+def test_an_invalid_size_is_refused(text):
     with pytest.raises(InputError, match=r"engine\.memory is '.*': give a size such as 500MB"):
         memory_size(text)
 
 
 @pytest.mark.parametrize("limit", [0, BYTES, 3 * BYTES, 100 * BYTES])
-def test_every_state_comes_back_whatever_the_limit(limit):
-    store = _committed(limit, range(7))
-    assert sorted(store) == list(range(7))
-    assert len(store) == 7
-    assert all(torch.equal(store[client]["net.w"], _state(client)["net.w"]) for client in range(7))
-    store.close()
+def test_every_state_is_found_with_any_limit(limit):
+    states = _committed(limit, range(7))
+    assert sorted(states) == list(range(7))
+    assert len(states) == 7
+    assert all(torch.equal(states[client]["net.w"], _state(client)["net.w"]) for client in range(7))
+    states.close()
 
 
-def test_memory_holds_what_fits_and_files_the_rest(folder):
-    store = _committed(3 * BYTES, range(7))
-    assert store.held == 3
+def test_states_that_do_not_fit_into_memory_are_in_files(folder):
+    states = _committed(3 * BYTES, range(7))
+    assert states.in_memory == 3
     assert len(_files(folder)) == 4
-    store.close()
+    states.close()
 
 
-def test_what_was_used_longest_ago_leaves_first(folder):
-    store = _committed(3 * BYTES, range(3))
-    store[0]
-    store.propose(3, _state(3))
-    (left,) = _files(folder)
-    assert left.name.startswith("client-1-")
-    store.close()
+def test_the_least_recently_used_state_is_evicted_first(folder):
+    states = _committed(3 * BYTES, range(3))
+    states[0]
+    states.set_pending(3, _state(3))
+    (evicted,) = _files(folder)
+    assert evicted.name.startswith("client-1-")
+    states.close()
 
 
 @pytest.mark.parametrize("limit", [0, 100 * BYTES])
-def test_a_proposed_state_counts_only_when_it_is_accepted(limit, folder):
-    store = _committed(limit, [0, 1])
+def test_a_pending_state_is_used_only_after_its_commit(limit, folder):
+    states = _committed(limit, [0, 1])
     for client in (0, 1, 2):
-        store.propose(client, _state(10 + client))
-    assert [store[client]["net.w"][0].item() for client in (0, 1)] == [0, 1]
-    assert 2 not in store
-    store.settle([1])
-    assert {client: state["net.w"][0].item() for client, state in store.items()} == {0: 0, 1: 11}
+        states.set_pending(client, _state(10 + client))
+    assert [states[client]["net.w"][0].item() for client in (0, 1)] == [0, 1]
+    assert 2 not in states
+    states.commit([1])
+    assert {client: state["net.w"][0].item() for client, state in states.items()} == {0: 0, 1: 11}
     assert len(_files(folder)) == (2 if limit == 0 else 0)
-    store.close()
+    states.close()
 
 
 def test_states_in_files_are_read_when_they_are_needed(folder):
     files = {client: folder / f"{client}.safetensors" for client in range(3)}
-    store = Store(100 * BYTES)
-    store.begin(folder, files)
-    assert sorted(store) == [0, 1, 2]
-    save_state(files[1], _state(5))  # only now
-    assert store[1]["net.w"][0].item() == 5
+    states = ClientStates(100 * BYTES)
+    states.begin(folder, files)
+    assert sorted(states) == [0, 1, 2]
+    save_state(files[1], _state(5))  # written after `begin`
+    assert states[1]["net.w"][0].item() == 5
 
 
-def test_what_a_run_has_filed_is_not_written_again(folder):
-    store = _committed(BYTES, [0])
+def test_a_state_saved_by_the_run_is_not_written_again(folder):
+    states = _committed(BYTES, [0])
     save_state(folder / "0.safetensors", _state(0))
-    store.mark_saved({0: folder / "0.safetensors"})
-    store.propose(1, _state(1))
-    assert store.held == 1
+    states.mark_saved({0: folder / "0.safetensors"})
+    states.set_pending(1, _state(1))
+    assert states.in_memory == 1
     assert _files(folder) == [folder / "0.safetensors"]
-    assert store[0]["net.w"][0].item() == 0
+    assert states[0]["net.w"][0].item() == 0
 
 
-def test_what_a_run_has_filed_stays_in_memory_for_the_last_clients_alone(folder):
-    store = _committed(100 * BYTES, range(5))
+def test_saved_states_stay_in_memory_only_for_the_last_clients(folder):
+    states = _committed(100 * BYTES, range(5))
     files = {client: folder / f"{client}.safetensors" for client in range(5)}
     for client, path in files.items():
         save_state(path, _state(client))
-    assert store.held == 5
-    store.mark_saved(files)
-    assert store.held == 1
-    assert [store[client]["net.w"][0].item() for client in range(5)] == [0, 1, 2, 3, 4]
+    assert states.in_memory == 5
+    states.mark_saved(files)
+    assert states.in_memory == 1
+    assert [states[client]["net.w"][0].item() for client in range(5)] == [0, 1, 2, 3, 4]
 
 
-def test_the_files_of_a_run_are_left_alone(folder):
-    filed = folder / "0.safetensors"
-    save_state(filed, _state(0))
-    store = Store(0)
-    store.begin(folder, {0: filed})
-    store.propose(0, _state(1))
-    store.settle([0])
-    assert store[0]["net.w"][0].item() == 1
-    store.close()
-    assert _files(folder) == [filed]
+def test_the_files_of_a_run_are_not_deleted(folder):
+    saved = folder / "0.safetensors"
+    save_state(saved, _state(0))
+    states = ClientStates(0)
+    states.begin(folder, {0: saved})
+    states.set_pending(0, _state(1))
+    states.commit([0])
+    assert states[0]["net.w"][0].item() == 1
+    states.close()
+    assert _files(folder) == [saved]
 
 
-def test_a_closed_store_leaves_nothing(folder):
-    store = _committed(0, range(3))
+def test_closing_deletes_everything(folder):
+    states = _committed(0, range(3))
     assert _files(folder)
-    store.close()
-    assert len(store) == store.held == 0
+    states.close()
+    assert len(states) == states.in_memory == 0
     assert list(folder.iterdir()) == []

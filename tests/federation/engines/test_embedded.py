@@ -40,12 +40,12 @@ def _answered(engine, stage, tasks):
 
 
 def _break(engine, client):
-    """From now on this client diverges."""
+    """Let this client diverge from now on."""
     broken = Training(batch_size=2, learning_rate=1e30, keep_optimizer=False)
     engine.clients[client] = replace(engine.clients[client], training=broken)
 
 
-def test_what_clients_would_remember_waits_for_the_commit():
+def test_new_client_states_are_pending_until_the_commit():
     assembled = _assembled()
     engine = assembled.engine
     assert _answered(engine, *_tasks(assembled, [0, 1, 2])) == [0, 1, 2]
@@ -69,7 +69,7 @@ def test_a_client_that_fails_drops_out_with_a_reason(caplog):
     assert sorted(assembled.engine.states) == [0, 2]
 
 
-def test_a_failed_client_leaves_no_trace_in_the_others():
+def test_a_failed_client_does_not_affect_the_others():
     broken, whole = _assembled(), _assembled()
     _break(broken.engine, 0)
     updates = [
@@ -101,25 +101,25 @@ def _run(path, clients, memory="1GB"):
 
 
 def test_a_thousand_clients_need_the_memory_of_those_that_take_part(tmp_path):
-    assembled, held = _sampled(1000), []
+    assembled, in_memory = _sampled(1000), []
     run = experiment.start_run(assembled, tmp_path / "run")
     for event in experiment.steps(assembled, run):
         if isinstance(event, experiment.Scored):
-            held.append(assembled.engine.states.held)
+            in_memory.append(assembled.engine.states.in_memory)
             if event.row["round"] == 2:
                 break
-    assert held == [4, 4]
+    assert in_memory == [4, 4]
     assert len(list(run.resume_folder.glob("client-*"))) == 8
 
 
-def test_the_memory_limit_does_not_change_a_bit(tmp_path):
+def test_runs_are_bit_identical_with_any_memory_limit(tmp_path):
     runs = [_run(tmp_path / memory, 9, memory) for memory in ("0", "100KB", "1GB")]
     assert len({run.model_file.read_bytes() for run in runs}) == 1
     names = {path.name for run in runs for path in run.resume_folder.iterdir()}
     assert not any(name.startswith("beyond") for name in names)
 
 
-def test_a_run_is_picked_up_without_reading_what_clients_remember(tmp_path, monkeypatch):
+def test_a_run_resumes_without_reading_the_client_states(tmp_path, monkeypatch):
     run = _run(tmp_path / "run", 9)
     run.scores_file.unlink()
     read = []

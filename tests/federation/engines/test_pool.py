@@ -69,7 +69,7 @@ def _pid(engine, client):
     )
 
 
-def _gone(pid):
+def _has_exited(pid):
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -98,7 +98,7 @@ def test_a_killed_worker_costs_its_client_this_round_and_nothing_else():
     assembled, answered = _assembled(), []
     with assembled.engine as engine:
         for event in engine.run(*_tasks(assembled)):
-            if isinstance(event, Step) and event.client == 1 and not _gone(pid := _pid(engine, 1)):
+            if isinstance(event, Step) and event.client == 1 and not _has_exited(pid := _pid(engine, 1)):
                 os.kill(pid, signal.SIGKILL)
             if isinstance(event, Update):
                 answered.append(event.client)
@@ -132,19 +132,19 @@ def test_a_client_that_fails_drops_out_and_all_of_them_raise(caplog):
             _updates(assembled, clients=[1])
 
 
-def test_an_abandoned_round_leaves_no_answer_behind():
+def test_an_abandoned_round_stops_its_workers():
     assembled = _assembled()
     with assembled.engine as engine:
         events = engine.run(*_tasks(assembled))
         next(events)
         pids = [worker.process.pid for worker in engine.workers]
         events.close()
-        assert all(_gone(pid) for pid in pids)
+        assert all(_has_exited(pid) for pid in pids)
         assert sorted(_updates(assembled, clients=[2])) == [2]
 
 
 class Backwards(Engine):
-    """An engine whose clients are asked, and so answer, in the opposite order."""
+    """An engine that runs the tasks in reverse order."""
 
     def __init__(self, engine):
         self.engine, self.commit = engine, engine.commit
@@ -155,30 +155,30 @@ class Backwards(Engine):
 
 def test_the_order_of_replies_does_not_matter():
     models = []
-    for turn in (lambda engine: engine, Backwards):
+    for wrap in (lambda engine: engine, Backwards):
         assembled = _assembled("embedded")
         progress = Progress(detached(assembled.net.state_dict()))
-        events = list(rounds(assembled.stages[0], progress, turn(assembled.engine), [0, 1, 2]))
+        events = list(rounds(assembled.stages[0], progress, wrap(assembled.engine), [0, 1, 2]))
         models.append([event.progress.model for event in events if isinstance(event, Round)][-1])
     assert _same(*models)
 
 
-def test_workers_start_with_the_first_round_and_end_with_the_engine():
+def test_workers_start_with_the_first_round_and_stop_with_the_engine():
     assembled = _assembled()
     assert active_children() == []
     with assembled.engine as engine:
         _updates(assembled, clients=[0])
-        assert len(engine.workers) == 1  # no more than there is to do
+        assert len(engine.workers) == 1  # not more than there are tasks
         (pid,) = (worker.process.pid for worker in engine.workers)
-    assert _gone(pid)
+    assert _has_exited(pid)
 
 
 @pytest.mark.parametrize("workers", [0, -1])
-def test_a_pool_needs_workers(workers):
+def test_fewer_than_one_worker_is_refused(workers):
     with pytest.raises(InputError, match=r"engine\.workers is .*: give 1 or more"):
         PoolOptions(workers=workers)
 
 
-def test_a_complete_configuration_says_how_many_workers():
+def test_resolved_options_have_a_number_of_workers():
     assert PoolOptions().resolve().workers == os.cpu_count()
     assert PoolOptions(workers=5).resolve().workers == 5

@@ -1,4 +1,4 @@
-"""Engines carry tasks to clients and their updates back. A new one is a file here and a line in ENGINES."""
+"""Registry of engines, which run the clients' tasks; a new one is a file here and a line in ENGINES."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
@@ -15,10 +15,10 @@ class EngineOptions(Protocol):
     """A frozen dataclass whose fields are the options of an engine."""
 
     def resolve(self) -> "EngineOptions":
-        """The options with everything filled in that depends on the machine."""
+        """The options with defaults that depend on the machine filled in."""
 
     def build(self, net: Network, make: Callable[[], Network], clients: Sequence[Client]) -> Simulation:
-        """The engine; `make` gives another network such as `net`, in any process."""
+        """The engine; `make` builds another network like `net`, in any process."""
 
 
 ENGINES: dict[str, type[EngineOptions]] = {"embedded": EmbeddedOptions, "pool": PoolOptions}

@@ -1,4 +1,4 @@
-"""What a run asks of any engine, and what the engines that simulate clients have in common."""
+"""The interface of all engines, and the common part of engines that simulate clients on one machine."""
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
-from fedmcc.federation.engines.client_states import Store
+from fedmcc.federation.engines.client_states import ClientStates
 from fedmcc.federation.update_checks import Refused
 from fedmcc.messages import StageRound, StateLost, Task, Unsent, Update
 from fedmcc.methods.base import Stage
@@ -16,54 +16,53 @@ from fedmcc.training.loop import Step
 
 log = logging.getLogger(__name__)
 
-
-Answer = Update | Refused | StateLost | Unsent
-Event = Step | Answer
+Outcome = Update | Refused | StateLost | Unsent
+Event = Step | Outcome
 
 
 class Engine:
-    """A map over clients: tasks in, updates out, in any order, with training steps between them.
+    """Runs the tasks of clients: yields their updates in any order, and training steps in between.
 
-    A client that fails gives no update; an answer that cannot be read gives a refusal alone.
-    The new states of clients are pending until `commit`.
+    A client that fails gives no update; an unreadable answer gives only a refusal. New client states are
+    pending until `commit`.
     """
 
     @property
     def members(self) -> list[int]:
-        """The clients that there are, in order."""
+        """Indices of all clients, sorted."""
         raise NotImplementedError
 
     def images_per_epoch(self, client: int) -> int:
-        """Images of a client that the optimiser sees in an epoch."""
+        """Number of images that a client trains on in an epoch."""
         raise NotImplementedError
 
     def begin(self, folder: Path, files: Mapping[int, Path], last: Mapping[int, StageRound]) -> None:
-        """Start where a run stands: what clients remember in these files, and which rounds of theirs counted.
+        """Start from a run's saved client states and the last accepted round of each client.
 
-        The folder is for what the engine has to put aside.
+        `folder` is for temporary files of the engine.
         """
 
     def run(self, stage: Stage, tasks: Sequence[Task]) -> Iterator[Event]:
-        """Let the clients answer; what they would remember waits for `commit`."""
+        """Run the tasks; the new client states are pending until `commit`."""
         raise NotImplementedError
 
     def commit(self, accepted: Collection[int]) -> None:
-        """What these clients remember of the last run counts; the others fall back to before it."""
+        """Keep the pending states of these clients; the other clients return to their previous states."""
         raise NotImplementedError
 
     def client_states(self, clients: Iterable[int]) -> Iterator[tuple[int, State]]:
-        """What these clients remember, if the run has to keep it for them."""
+        """The states of these clients, if the run has to save them."""
         return iter(())
 
     def mark_saved(self, files: Mapping[int, Path]) -> None:
-        """Know that what these clients remember lies in these files too."""
+        """Record that the states of these clients are saved in these files."""
 
     def facts(self) -> dict[str, Any]:
-        """What there is to say about the last round that only the engine knows."""
+        """Engine-specific entries for the metrics row of the last round."""
         return {}
 
     def close(self) -> None:
-        """End whatever runs."""
+        """Stop everything that the engine runs."""
 
     def __enter__(self) -> "Engine":
         return self
@@ -73,66 +72,66 @@ class Engine:
 
 
 class Simulation(Engine):
-    """Clients on this machine; what each remembers between rounds lies in `states`.
+    """An engine with all clients on this machine, whose states between rounds are in `states`.
 
-    Workers and files are there from the first round until `close`; a closed engine may run again.
+    Workers and files exist from the first round until `close`; a closed engine can be used again.
     """
 
     def __init__(self, clients: Sequence[Client], memory: int) -> None:
         self.clients = {client.index: client for client in clients}
-        self.states = Store(memory)
+        self.states = ClientStates(memory)
 
     @property
     def members(self) -> list[int]:
-        """The clients that there are, in order."""
+        """Indices of all clients, sorted."""
         return sorted(self.clients)
 
     def images_per_epoch(self, client: int) -> int:
-        """Images of a client that the optimiser sees in an epoch."""
+        """Number of images that a client trains on in an epoch."""
         return self.clients[client].images_per_epoch
 
     def begin(self, folder: Path, files: Mapping[int, Path], last: Mapping[int, StageRound]) -> None:
-        """Start from the states in these files."""
+        """Start from the client states in these files."""
         self.states.begin(folder, files)
 
     def commit(self, accepted: Collection[int]) -> None:
-        """What these clients remember of the last run counts; the others fall back to before it."""
-        self.states.settle(accepted)
+        """Keep the pending states of these clients; the other clients return to their previous states."""
+        self.states.commit(accepted)
 
     def client_states(self, clients: Iterable[int]) -> Iterator[tuple[int, State]]:
-        """What these clients remember, one after the other."""
+        """The states of these clients, loaded one after the other."""
         return ((client, self.states[client]) for client in clients)
 
     def mark_saved(self, files: Mapping[int, Path]) -> None:
-        """Know that what these clients remember lies in these files too."""
+        """Record that the states of these clients are saved in these files."""
         self.states.mark_saved(files)
 
     def close(self) -> None:
-        """End whatever runs and forget what clients remember."""
+        """Stop everything that the engine runs, and delete the client states."""
         self.states.close()
         for client in self.clients.values():
             client.cache.clear()
 
 
-class Failures:
-    """The errors of clients in one run: each costs its client the round, all together end it."""
+class ClientErrors:
+    """The errors of clients in one round: a failing client drops out; if all fail, the error is raised."""
 
     def __init__(self) -> None:
         self.errors: list[tuple[Task, Exception]] = []
 
     def add(self, task: Task, error: Exception) -> None:
-        """A client has failed."""
+        """Record the error of a client."""
         self.errors.append((task, error))
 
-    def end(self, answered: int) -> None:
-        """Tell of each; when nobody has answered, it is no client's own trouble and raised."""
+    def report(self, answered: int) -> None:
+        """Log the errors, or raise the last one if no client answered."""
         if self.errors and not answered:
             raise self.errors[-1][1]
         for task, error in self.errors:
-            expected = isinstance(error, InputError | ArithmeticError)  # these say a whole sentence
-            tell(task, str(error) if expected else f"{type(error).__name__}: {error}")
+            expected = isinstance(error, InputError | ArithmeticError)  # their messages are sentences
+            log_dropout(task, str(error) if expected else f"{type(error).__name__}: {error}")
 
 
-def tell(task: Task, reason: str) -> None:
-    """Say who is left out of a round."""
+def log_dropout(task: Task, reason: str) -> None:
+    """Log that a client drops out of a round, and why."""
     log.warning("Client %d drops out of %s, round %d: %s", task.client, task.stage, task.round, reason)

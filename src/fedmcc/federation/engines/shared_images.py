@@ -1,4 +1,4 @@
-"""The images of all clients in one place that every worker process sees, without a copy."""
+"""The images of all clients in one file that all worker processes map, without copies."""
 
 import os
 import tempfile
@@ -14,9 +14,9 @@ from fedmcc.federation.client import Client
 
 
 class SharedImages:
-    """Images in a file without a name: it vanishes with the last process that has it open.
+    """Images in an unnamed temporary file, which is deleted when the last process closes it.
 
-    Pickled for a process that is being started, it arrives there as the same file.
+    Pickling passes the open file to a process that is being started.
     """
 
     def __init__(self, clients: Sequence[Client]) -> None:
@@ -33,7 +33,7 @@ class SharedImages:
         return [images[start:end] for start, end in zip(self.bounds, self.bounds[1:], strict=False)]
 
     def close(self) -> None:
-        """Let go of the file; what is mapped stays readable."""
+        """Close the file; images that are already mapped stay readable."""
         self.file.close()
 
     def __getstate__(self) -> dict[str, Any]:

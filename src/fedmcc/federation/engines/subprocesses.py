@@ -1,4 +1,4 @@
-"""Processes that belong to this one: how they start, and how they end with it."""
+"""Child processes: how they start, and how they exit together with their parent."""
 
 import multiprocessing
 import os
@@ -13,15 +13,16 @@ from typing import Any
 def start_process(
     target: Callable[..., None], arguments: Sequence[Any], preload: Sequence[str], daemon: bool = True
 ) -> tuple[ForkServerProcess, Connection]:
-    """A process that runs `target(pipe, *arguments)`, and this end of the pipe; a daemon has no children.
+    """Start a process that runs `target(pipe, *arguments)`; returns it and the parent's end of the pipe.
 
-    It is forked from a process that has imported `preload` and done nothing: at once, and safe.
+    It is forked from a server process that has only imported `preload`, which is fast and safe. A daemon
+    cannot have child processes.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*preload])
     pipe, other = context.Pipe()
     process = context.Process(target=target, args=(other, *arguments), daemon=daemon)
-    # What is blocked here is blocked there: an interruption from the keyboard is the parent's affair.
+    # The child inherits the blocked signal: only the parent handles an interruption from the keyboard.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()
@@ -32,13 +33,13 @@ def start_process(
 
 
 def exit_with_parent() -> None:
-    """For the process itself: the keyboard does not interrupt it, and it ends when its parent does."""
+    """In a child process: ignore interruptions from the keyboard, and exit when the parent exits."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    """Even a parent that was killed leaves nobody behind, whatever this process is doing."""
+def _wait_for_parent() -> None:
+    """Exit at once when the parent exits, even if it was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -1,4 +1,4 @@
-"""A worker process of the pool: one network as a workbench, one client after the other."""
+"""A worker process of the pool, which runs one client after the other on one network."""
 
 import traceback
 from collections.abc import Callable, Sequence
@@ -20,28 +20,28 @@ from fedmcc.training.torch_setup import set_up_torch
 
 @dataclass(frozen=True, eq=False)
 class WorkerSetup:
-    """All that a worker needs to be of use to any client."""
+    """Everything that a worker needs to run any client."""
 
     make: Callable[[], Network]
     clients: Sequence[Client]  # without their images
     images: SharedImages
-    initial: bytes  # what a client remembers that has never been asked
+    initial: bytes  # state of a client before its first task
 
 
 @dataclass(frozen=True, eq=False)
 class WorkerTask:
-    """A task on its way to a worker, with what the client remembers."""
+    """A task for a worker, with the client's state; tensors are serialised."""
 
     stage: Stage
     task: Task
     weights: bytes
     extras: bytes
-    state: bytes  # empty: it has never been asked
+    state: bytes  # empty before the client's first task
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
-    """An update on its way back, with what the client would remember."""
+class WorkerUpdate:
+    """An update from a worker, with the client's new state; tensors are serialised."""
 
     update: Update
     weights: bytes
@@ -50,72 +50,72 @@ class Answer:
 
 
 class WorkerTasks:
-    """Makes orders of the tasks of a round; what many tasks share is packed once."""
+    """Converts the tasks of a round for workers; tensors shared by several tasks are serialised once."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self._packed: dict[int, tuple[State, bytes]] = {}  # with the states: they must outlive their ids
+        self._serialised: dict[int, tuple[State, bytes]] = {}  # holds the states too, so that ids stay unique
 
     def of(self, task: Task, state: State | None) -> WorkerTask:
-        """A task without tensors of its own beside the bytes of what they say."""
-        remembered = b"" if state is None else to_bytes(state)
+        """The task for a worker, with the state of its client."""
+        state_bytes = b"" if state is None else to_bytes(state)
         bare = replace(task, weights={}, extras={})
-        return WorkerTask(self.stage, bare, self._bytes(task.weights), self._bytes(task.extras), remembered)
+        return WorkerTask(self.stage, bare, self._bytes(task.weights), self._bytes(task.extras), state_bytes)
 
     def _bytes(self, state: State) -> bytes:
-        if id(state) not in self._packed:
-            self._packed[id(state)] = state, to_bytes(state)
-        return self._packed[id(state)][1]
+        if id(state) not in self._serialised:
+            self._serialised[id(state)] = state, to_bytes(state)
+        return self._serialised[id(state)][1]
 
 
-def unpacked_answer(answer: Answer) -> tuple[Update, State]:
-    """The update and the state as the client gave them."""
-    update = replace(answer.update, weights=from_bytes(answer.weights), extras=from_bytes(answer.extras))
-    return update, from_bytes(answer.state)
+def unpack_update(packed: WorkerUpdate) -> tuple[Update, State]:
+    """The update and the new state of a client."""
+    update = replace(packed.update, weights=from_bytes(packed.weights), extras=from_bytes(packed.extras))
+    return update, from_bytes(packed.state)
 
 
 def work(pipe: Connection, setup: WorkerSetup) -> None:
-    """Answer orders until the pipe is closed: with steps, then an answer or an error."""
+    """Run tasks until the pipe is closed; send the steps of each, then its update or an error."""
     exit_with_parent()
     set_up_torch(1)
     net, clients, initial = setup.make(), _clients(setup), from_bytes(setup.initial)
     try:
         pipe.send(None)  # ready
         while True:
-            order = pipe.recv()
-            pipe.send(_result(pipe, net, clients[order.task.client], order, initial))
+            request = pipe.recv()
+            pipe.send(_result(pipe, net, clients[request.task.client], request, initial))
     except (EOFError, OSError):
-        return  # nobody listens any more
+        return  # the parent closed the pipe
 
 
 def _clients(setup: WorkerSetup) -> dict[int, Client]:
-    """The clients with their images, which all workers map from one file."""
+    """The clients with their images, mapped from the shared file."""
     pairs = zip(setup.clients, setup.images.parts(), strict=True)
     return {client.index: replace(client, images=images) for client, images in pairs}
 
 
 def _result(
-    pipe: Connection, net: Network, client: Client, order: WorkerTask, initial: State
-) -> Answer | Exception:
+    pipe: Connection, net: Network, client: Client, request: WorkerTask, initial: State
+) -> WorkerUpdate | Exception:
     try:
-        return _answer(pipe, net, client, order, initial)
+        return _run(pipe, net, client, request, initial)
     except OSError:
         raise
     except (InputError, DivergedError) as error:
         return error
     except Exception:
-        return RuntimeError(traceback.format_exc())  # any exception may not survive the way
+        return RuntimeError(traceback.format_exc())  # not every exception can be pickled
 
 
-def _answer(pipe: Connection, net: Network, client: Client, order: WorkerTask, initial: State) -> Answer:
-    task = replace(order.task, weights=from_bytes(order.weights), extras=from_bytes(order.extras))
-    state = from_bytes(order.state) if order.state else initial
-    answer = client.answer(net, order.stage, task, state)
+def _run(pipe: Connection, net: Network, client: Client, request: WorkerTask, initial: State) -> WorkerUpdate:
+    task = replace(request.task, weights=from_bytes(request.weights), extras=from_bytes(request.extras))
+    state = from_bytes(request.state) if request.state else initial
+    steps = client.answer(net, request.stage, task, state)
     while True:
         try:
-            step: Step = next(answer)
+            step: Step = next(steps)
         except StopIteration as end:
             update, new = end.value
             bare = replace(update, weights={}, extras={})
-            return Answer(bare, to_bytes(update.weights), to_bytes(update.extras), to_bytes(new))
+            return WorkerUpdate(bare, to_bytes(update.weights), to_bytes(update.extras), to_bytes(new))
         pipe.send(step)
