@@ -1,4 +1,4 @@
-"""What the family draws, what it promises for any batch, and its presets."""
+"""Draws of the augmentation family, properties of any batch, and presets."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -48,7 +48,7 @@ def test_the_layout_in_memory_does_not_matter() -> None:
     )
 
 
-def test_the_global_generator_is_neither_read_nor_moved() -> None:
+def test_the_global_generator_is_not_used() -> None:
     before = torch.get_rng_state()
     PRESETS["photo"](noise(8, 3, 16, 16), generator(0))
     assert torch.equal(before, torch.get_rng_state())
@@ -69,7 +69,7 @@ def test_slices_applied_separately_equal_the_whole(name: str, side: int) -> None
     torch.testing.assert_close(together, views.apply(images, drawn), rtol=0, atol=1e-6)
 
 
-def test_a_changed_number_leaves_the_other_draws_as_they_were() -> None:
+def test_a_changed_option_does_not_change_the_other_draws() -> None:
     usual = PRESETS["photo"].draw(30, generator(8))
     changed = preset("photo", rotation=30.0, blur=1.0, flip=0.0).draw(30, generator(8))
     for name in set(Parameters._fields) - {"angle", "sigma", "flip"}:
@@ -78,7 +78,7 @@ def test_a_changed_number_leaves_the_other_draws_as_they_were() -> None:
 
 @settings(max_examples=40)
 @given(st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)), st.tuples(st.floats(0.2, 5), st.floats(0.2, 5)))
-def test_crops_lie_inside_the_image_and_have_the_area_asked_for(
+def test_crops_are_inside_the_image_and_have_an_area_in_the_range(
     crop: tuple[float, float], ratio: tuple[float, float]
 ) -> None:
     low, high = sorted(crop)
@@ -89,7 +89,7 @@ def test_crops_lie_inside_the_image_and_have_the_area_asked_for(
     assert (drawn.y.abs() + drawn.height).max() <= 1 + 1e-5
 
 
-def test_numbers_are_drawn_as_often_and_as_far_as_asked() -> None:
+def test_draws_have_the_given_probabilities_and_ranges() -> None:
     views = replace(PRESETS["photo"], rotation=90.0, blur=0.3, sigma=(1.0, 2.0))
     drawn = views.draw(20_000, generator(10))
     assert (drawn.flip < 0).float().mean() == pytest.approx(0.5, abs=0.015)
@@ -114,7 +114,7 @@ def test_plain_only_resizes_and_scales() -> None:
     assert torch.equal(PRESETS["photo"].plain(images), images.float() / 255)
     blocks = noise(2, 3, 4, 4).repeat_interleave(16, dim=2).repeat_interleave(8, dim=3)  # 64 x 32
     shrunk = preset("photo", size=16).plain(blocks)
-    middles = shrunk[:, :, 1::4, 1::4]  # away from the edges of the blocks, where they mix
+    middles = shrunk[:, :, 1::4, 1::4]  # away from the edges of the blocks, where neighbours blend
     torch.testing.assert_close(middles, blocks[:, :, 6::16, 3::8].float() / 255, rtol=0, atol=1e-3)
 
 
@@ -132,12 +132,12 @@ def test_plain_does_not_alias() -> None:
         ({"contrast": -1.0}, "views.contrast is -1: give a number between 0 and 10."),
         ({"crop": (0.9, 0.1)}, "views.crop is [0.9, 0.1]: give two positive numbers, the lower first."),
         ({"ratio": (0.0, 1.0)}, "views.ratio is [0, 1]: give two positive numbers, the lower first."),
-        ({"size": 0}, "views.size is 0: give a number of pixels of 1 or more."),
+        ({"size": 0}, "views.size is 0: give 1 pixel or more."),
         ({"padding": "wrap"}, "views.padding is 'wrap': give one of zeros, border, reflection."),
         ({"rotatoin": 5.0}, "Unknown option of views 'rotatoin'. Did you mean 'rotation'?"),
     ],
 )
-def test_wrong_numbers_are_refused_with_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+def test_invalid_options_are_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError) as refusal:
         preset("photo", **changes)
     assert str(refusal.value) == sentence
@@ -149,7 +149,7 @@ def test_an_unknown_preset_is_refused_with_a_suggestion() -> None:
 
 
 @pytest.mark.parametrize("option", [field.name for field in fields(Views)])
-def test_every_number_of_a_preset_can_be_replaced(option: str) -> None:
+def test_every_option_of_a_preset_can_be_replaced(option: str) -> None:
     usual = getattr(PRESETS["photo"], option)
     others = {"size": 8, "padding": "zeros", "crop": (0.3, 0.4), "ratio": (0.3, 0.4), "sigma": (0.3, 0.4)}
     other = others.get(option, 0.3)
@@ -167,6 +167,8 @@ def test_a_contact_sheet_shows_the_image_at_the_left_of_its_views(channels: int)
     assert np.array_equal(first, images[0].expand(3, -1, -1).numpy())
 
 
-@pytest.mark.parametrize("call", [lambda v, i, g: v(i, g), lambda v, i, g: v.plain(i)])
+@pytest.mark.parametrize(
+    "call", [lambda views, images, draw: views(images, draw), lambda views, images, _: views.plain(images)]
+)
 def test_no_images_give_no_views(call: Callable[[Views, Tensor, Generator], Tensor]) -> None:
     assert call(preset("photo", size=8), noise(0, 3, 16, 16), generator(0)).shape == (0, 3, 8, 8)

@@ -29,14 +29,14 @@ class Arrays(Source):
             raise InputError(
                 f"{path} has no array '{self.images}': set data.images to the name of your array."
             )
-        read = ImageSet(as_images(arrays[self.images], path), split="all")
+        image_set = ImageSet(as_images(arrays[self.images], path), split="all")
         if self.labels in arrays:
-            labels, classes = _numbered(arrays[self.labels], len(read), f"labels in {path}")
-            read = replace(read, labels=labels, classes=classes)
+            labels, classes = _numbered(arrays[self.labels], len(image_set), f"labels in {path}")
+            image_set = replace(image_set, labels=labels, classes=classes)
         if self.groups in arrays:
-            groups, owners = _numbered(arrays[self.groups], len(read), f"groups in {path}")
-            read = replace(read, groups=groups, owners=owners)
-        return read
+            groups, owners = _numbered(arrays[self.groups], len(image_set), f"groups in {path}")
+            image_set = replace(image_set, groups=groups, owners=owners)
+        return image_set
 
     def _path(self) -> Path:
         if self.root is None:

@@ -45,9 +45,9 @@ class Synthetic(Source):
         radius = generator.uniform(0.45, 0.75)
         x, y = _grid(self.size, generator, radius)
         distance = list(SHAPES.values())[label](x, y)
-        ink = np.clip(0.5 - distance * radius * self.size / 2, 0, 1)  # the edge is one pixel wide
+        coverage = np.clip(0.5 - distance * radius * self.size / 2, 0, 1)  # the edge is one pixel wide
         colour, background = self._colours(label, generator)
-        image = background + ink * (colour - background)
+        image = background + coverage * (colour - background)
         noisy = np.clip(image + generator.normal(0, NOISE, image.shape), 0, 1)
         return np.asarray(np.rint(noisy * 255), dtype=np.uint8)
 

@@ -1,4 +1,4 @@
-"""The augmentation family T as batched tensor operations, with presets per kind of image."""
+"""The augmentation family T as batched tensor operations, with presets for kinds of images."""
 
 from fedmcc.views.contact_sheet import contact_sheet
 from fedmcc.views.parameters import Parameters

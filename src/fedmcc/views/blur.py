@@ -6,23 +6,23 @@ from torch import Tensor
 
 
 def blur(pixels: Float[Tensor, "n c h w"], sigma: Float[Tensor, " n"]) -> None:
-    """Blur in place the samples whose sigma is above 0; at the borders the weights inside count alone.
+    """Blur the samples with a sigma above 0, in place; at the border, only pixels inside the image count.
 
-    The two passes are matrix products: for images up to 224 px they beat grouped convolutions.
+    The two passes are matrix products, which are faster than grouped convolutions up to 224 pixels.
     """
     rows = sigma.nonzero()[:, 0]
     if len(rows) == 0:
         return
     widths, rows = sigma[rows].to(pixels.device), rows.to(pixels.device)
-    chosen = pixels[rows]
-    n, channels, height, width = chosen.shape
-    across = chosen.view(n, channels * height, width) @ _weights(widths, width).mT
-    down = _weights(widths, height)[:, None] @ across.view(n, channels, height, width)
-    pixels[rows] = down.clamp_(0, 1)  # the weights sum to 1 but for rounding
+    selected = pixels[rows]
+    count, channels, height, width = selected.shape
+    across = selected.view(count, channels * height, width) @ _weights(widths, width).mT
+    blurred = _weights(widths, height)[:, None] @ across.view(count, channels, height, width)
+    pixels[rows] = blurred.clamp_(0, 1)  # rounding may exceed the range, although the weights sum to 1
 
 
 def _weights(sigma: Float[Tensor, " n"], side: int) -> Float[Tensor, "n side side"]:
-    """Rows of Gaussian weights about each pixel, summing to 1."""
-    place = torch.arange(side, device=sigma.device, dtype=sigma.dtype)
-    distance = (place[:, None] - place) / sigma[:, None, None]
+    """Gaussian weights around each pixel; every row sums to 1."""
+    position = torch.arange(side, device=sigma.device, dtype=sigma.dtype)
+    distance = (position[:, None] - position) / sigma[:, None, None]
     return torch.softmax(-(distance**2) / 2, dim=2)

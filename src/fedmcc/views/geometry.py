@@ -8,27 +8,29 @@ from torch import Tensor
 from fedmcc.views.parameters import Parameters
 
 Transform = Float[Tensor, "n 2 3"]
-# Pixels that halving leaves per output pixel, at the least: below this a photograph loses more by being
-# halved than by aliasing, measured against exact antialiasing.
+# Halving stops before fewer pixels than this remain per output pixel: below it, halving a photograph costs
+# more detail than aliasing does, measured against exact antialiasing.
 MIN_PIXELS_PER_OUTPUT = 0.8
 PADDINGS = ("zeros", "border", "reflection")
 
 
 def affine(parameters: Parameters, aspect: float) -> Transform:
-    """From the output's coordinates to the input's, both from -1 to 1; aspect is height to width.
+    """Map output coordinates to input coordinates, both from -1 to 1; `aspect` is height / width.
 
-    The turn and the shear happen in pixels, so that they keep shapes in images that are not square.
+    Rotation and shear are applied in pixel units, so that they do not distort images that are not square.
     """
-    p = parameters
-    cos, sin = p.angle.cos(), p.angle.sin()
-    width, height = p.width * p.flip, p.height
-    to_x = (cos * width, (cos * p.shear - sin) * height * aspect, p.x)
-    to_y = (sin * width / aspect, (sin * p.shear + cos) * height, p.y)
+    cos, sin, shear = parameters.angle.cos(), parameters.angle.sin(), parameters.shear
+    width, height = parameters.width * parameters.flip, parameters.height
+    to_x = (cos * width, (cos * shear - sin) * height * aspect, parameters.x)
+    to_y = (sin * width / aspect, (sin * shear + cos) * height, parameters.y)
     return torch.stack(to_x + to_y, dim=1).view(len(cos), 2, 3)
 
 
 def count_halvings(parameters: Parameters, rows: float, columns: float) -> Int[Tensor, " n"]:
-    """How often each crop is halved before it is sampled, given the image's pixels per output pixel."""
+    """Number of times that each crop is halved before sampling.
+
+    `rows` and `columns` are the pixels of the whole image per output pixel.
+    """
     pixels = torch.minimum(parameters.height * rows, parameters.width * columns)
     return (pixels / MIN_PIXELS_PER_OUTPUT).clamp_(min=1).log2_().floor_().int()
 
@@ -40,9 +42,10 @@ def resample(
     shape: tuple[int, int],
     padding: str,
 ) -> Float[Tensor, "n c y x"]:
-    """The part of each image that its transform describes, in [0, 1] at the given shape.
+    """Sample each image by its transform, at the given shape and in [0, 1].
 
-    Halving first, sample by sample, keeps large crops from aliasing and the detail of small ones.
+    Each sample is first halved as often as its crop requires: large crops do not alias, and small crops keep
+    their detail.
     """
     levels = sorted(set(halvings.tolist()))
     if len(levels) == 1:
@@ -65,7 +68,7 @@ def _reduce(images: UInt8[Tensor, "n c h w"], level: int) -> Float[Tensor, "n c 
 def _sample(
     pixels: Float[Tensor, "n c h w"], transform: Transform, shape: tuple[int, int], padding: str
 ) -> Float[Tensor, "n c y x"]:
-    # One broadcast sum makes the grid; affine_grid takes longer than the sampling itself.
+    # The grid is one broadcast sum: affine_grid would take longer than the sampling itself.
     y, x = (torch.arange(1 - side, side, 2, device=pixels.device) / side for side in shape)
     columns = transform[:, :, :1] * x + transform[:, :, 2:]
     rows = transform[:, :, 1:2] * y

@@ -1,4 +1,4 @@
-"""The family T: its numbers, how parameters are drawn from it and how they are applied."""
+"""The augmentation family T: its options, drawing of parameters, and applying them to images."""
 
 from dataclasses import dataclass
 from math import log, radians
@@ -19,31 +19,30 @@ Pixels = Float[Tensor, "n c y x"]
 Row = Float[Tensor, " n"]
 Range = tuple[float, float]
 
-# A CPU works on a batch in passes of about so many numbers, and at least so many samples: what a pass
-# makes then stays in the cache, and its memory serves the next pass.
-PASS_ELEMENTS = 1 << 17
-MIN_PASS_SAMPLES = 32
-_SAME_COLOURS = torch.tensor([[1.0], [1.0], [1.0], [0.0]])  # brightness, contrast, saturation, hue
+# On a CPU, a batch is processed in passes whose results fit in the cache and whose memory is reused.
+PASS_ELEMENTS = 1 << 17  # approximate number of elements per pass
+MIN_PASS_SAMPLES = 32  # even if these exceed PASS_ELEMENTS
+_NEUTRAL_COLOURS = torch.tensor([[1.0], [1.0], [1.0], [0.0]])  # brightness, contrast, saturation, hue
 
 
 @dataclass(frozen=True)
 class Views:
-    """The numbers of the family; the defaults are the identity."""
+    """Options of the augmentation family; the defaults leave images unchanged."""
 
-    size: int | None = None  # side of the output in pixels; None: the images' own height and width
+    size: int | None = None  # side of the output in pixels; None: the height and width of the images
     crop: Range = (1.0, 1.0)  # area of the crop as a fraction of the image; above 1 zooms out
-    ratio: Range = (1.0, 1.0)  # width to height of the crop, relative to the image's own
-    wander: float = 1.0  # of the room that a crop has to move, how much it uses: 0 stays at the centre
+    ratio: Range = (1.0, 1.0)  # width / height of the crop, relative to that of the image
+    wander: float = 1.0  # share of the possible offset that a crop uses; 0 keeps it at the centre
     flip: float = 0.0  # probability of mirroring left and right
-    rotation: float = 0.0  # degrees, to either side
-    shear: float = 0.0  # columns moved per row, to either side
-    shift: float = 0.0  # in half widths and half heights, to either side
-    padding: str = "border"  # what lies outside the image: zeros, border or reflection
-    jitter: float = 1.0  # probability of the next four
+    rotation: float = 0.0  # degrees, in both directions
+    shear: float = 0.0  # columns per row, in both directions
+    shift: float = 0.0  # in half widths and half heights, in both directions
+    padding: str = "border"  # pixels outside the image: zeros, border or reflection
+    jitter: float = 1.0  # probability of the next four: brightness, contrast, saturation, hue
     brightness: float = 0.0  # factor 1 ± brightness
     contrast: float = 0.0  # factor 1 ± contrast
     saturation: float = 0.0  # factor 1 ± saturation; no effect on images of one channel
-    hue: float = 0.0  # turns, to either side; no effect on images of one channel
+    hue: float = 0.0  # full turns, in both directions; no effect on images of one channel
     greyscale: float = 0.0  # probability; no effect on images of one channel
     blur: float = 0.0  # probability
     sigma: Range = (0.1, 2.0)  # of the Gaussian blur, in output pixels
@@ -59,7 +58,7 @@ class Views:
                 ends = f"[{low:g}, {high:g}]"
                 raise InputError(f"views.{name} is {ends}: give two positive numbers, the lower first.")
         if self.size is not None and self.size < 1:
-            raise InputError(f"views.size is {self.size}: give a number of pixels of 1 or more.")
+            raise InputError(f"views.size is {self.size}: give 1 pixel or more.")
         if self.padding not in PADDINGS:
             raise InputError(f"views.padding is '{self.padding}': give one of {', '.join(PADDINGS)}.")
 
@@ -69,18 +68,18 @@ class Views:
                 raise InputError(f"views.{name} is {value:g}: give a number between 0 and {high:g}.")
 
     def __call__(self, images: Images, generator: Generator) -> Pixels:
-        """One random view of every image."""
+        """Draw and apply one random view of every image."""
         return self.apply(images, self.draw(len(images), generator))
 
-    def draw(self, n: int, generator: Generator) -> Parameters:
-        """Parameters for n samples; a changed number leaves what the others draw as it was."""
+    def draw(self, count: int, generator: Generator) -> Parameters:
+        """Draw parameters for `count` samples; a changed option does not change the draws of the others."""
         low, high = torch.tensor(self._ranges()).T[:, :, None]
-        numbers = torch.addcmul(low, high - low, torch.rand((len(low), n), generator=generator))
-        chances = torch.tensor([[self.flip], [self.jitter], [self.greyscale], [self.blur]])
-        flipped, jittered, grey, blurred = torch.rand((4, n), generator=generator) < chances
+        numbers = torch.addcmul(low, high - low, torch.rand((len(low), count), generator=generator))
+        probabilities = torch.tensor([[self.flip], [self.jitter], [self.greyscale], [self.blur]])
+        flipped, jittered, grey, blurred = torch.rand((4, count), generator=generator) < probabilities
         area, ratio, x, y, right, down, angle, shear, *colours, sigma = numbers
         width, height = self._sides(area, ratio)
-        brightness, contrast, saturation, hue = torch.where(jittered, torch.stack(colours), _SAME_COLOURS)
+        brightness, contrast, saturation, hue = torch.where(jittered, torch.stack(colours), _NEUTRAL_COLOURS)
         return Parameters(
             width=width,
             height=height,
@@ -99,11 +98,11 @@ class Views:
     def _ranges(self) -> list[Range]:
         turn = radians(self.rotation)
         factors = (self.brightness, self.contrast, self.saturation)
-        either_side = (self.wander, self.wander, self.shift, self.shift, turn, self.shear)
+        both_directions = (self.wander, self.wander, self.shift, self.shift, turn, self.shear)
         return [
             self.crop,
             (log(self.ratio[0]), log(self.ratio[1])),
-            *((-far, far) for far in either_side),
+            *((-limit, limit) for limit in both_directions),
             *((max(0.0, 1 - strength), 1 + strength) for strength in factors),
             (-self.hue, self.hue),
             self.sigma,
@@ -111,12 +110,12 @@ class Views:
 
     def _sides(self, area: Row, log_ratio: Row) -> tuple[Row, Row]:
         ratio = log_ratio.exp()
-        if self.crop[1] <= 1:  # crops stay inside the image: the ratio gives way, the area does not
+        if self.crop[1] <= 1:  # keep crops inside the image by changing the ratio, not the area
             ratio = ratio.clamp(area, 1 / area)
         return (area * ratio).sqrt(), (area / ratio).sqrt()
 
     def apply(self, images: Images, parameters: Parameters) -> Pixels:
-        """The views in [0, 1] that these parameters describe, each from its own row alone."""
+        """Apply the parameters to the images; a view is in [0, 1] and depends on its own row only."""
         device, shape, (channels, height, width) = images.device, self._shape(images), images.shape[1:]
         transform = affine(parameters, height / width).to(device)
         halvings = count_halvings(parameters, height / shape[0], width / shape[1])
@@ -129,7 +128,7 @@ class Views:
         return out
 
     def plain(self, images: Images) -> Pixels:
-        """The images without augmentation: resized to `size` and scaled to [0, 1]."""
+        """Resize the images to `size` and scale them to [0, 1], without augmentation."""
         pixels, shape = images.float().div_(255), self._shape(images)
         if tuple(pixels.shape[2:]) == shape:
             return pixels

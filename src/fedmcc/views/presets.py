@@ -1,4 +1,4 @@
-"""Views that fit a kind of image."""
+"""Presets of views for kinds of images."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from fedmcc.errors import unknown
 from fedmcc.views.pipeline import Views
 
-# Near the settings under which small encoders learned MNIST well; scale .8 to 1.25 is area .64 to 1.5625.
+# Close to settings with which small encoders learned MNIST well; scale .8 to 1.25 is area .64 to 1.5625.
 _DIGITS = Views(
     crop=(0.64, 1.5625),
     ratio=(0.85, 1.18),
@@ -34,7 +34,7 @@ PRESETS: dict[str, Views] = {
     ),
     "digits": _DIGITS,
     "fashion": replace(_DIGITS, flip=0.5),
-    # Colour carries the stain and large crops the finding: both change little.
+    # Colour shows the stain and small crops may miss the finding, so both vary little.
     "medical": Views(
         crop=(0.5, 1.0),
         ratio=(0.85, 1.18),
@@ -51,7 +51,7 @@ PRESETS: dict[str, Views] = {
 
 
 def preset(name: str, **overrides: Any) -> Views:
-    """The preset of this name, with the given numbers in place of its own."""
+    """Return the preset of this name, with the given options replaced."""
     if name not in PRESETS:
         raise unknown("preset of views", name, PRESETS)
     known = [field.name for field in fields(Views)]
