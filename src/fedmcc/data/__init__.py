@@ -30,12 +30,44 @@ DATASETS: dict[str, type[Source]] = {
     "arrays": Arrays,
     "synthetic": Synthetic,
 }
+"""Data sets by name, each a frozen dataclass of options with a method `load`; `fedmcc list datasets`.
+
+Examples
+--------
+>>> from fedmcc import DATASETS
+>>> DATASETS["synthetic"](samples=40, classes=3).load().classes
+('disc', 'square', 'triangle')
+"""
 
 __all__ = ["DATASETS", "ImageSet", "Source", "load_dataset"]
 
 
 def load_dataset(name: str, **options: Any) -> ImageSet:
-    """Load the images of a registered data set with the given options."""
+    """Load the images of a registered data set.
+
+    Parameters
+    ----------
+    name
+        A key of `DATASETS`.
+    **options
+        Fields of that entry, such as `limit`.
+
+    Returns
+    -------
+    ImageSet
+        The images, with labels if the data set has any.
+
+    Raises
+    ------
+    InputError
+        If the name or an option does not exist, or the files cannot be read.
+
+    Examples
+    --------
+    >>> from fedmcc import load_dataset
+    >>> load_dataset("digits", limit=100).images.shape
+    (100, 1, 8, 8)
+    """
     if name not in DATASETS:
         raise unknown("data set", name, DATASETS)
     known, hints = [field.name for field in fields(DATASETS[name])], get_type_hints(DATASETS[name])

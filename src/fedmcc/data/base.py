@@ -16,16 +16,45 @@ Labels = Int64[np.ndarray, " n"]
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images, one per row, with optional labels, names and groups; training uses `images` alone."""
+    """Images, one per row, with optional labels, names and groups; training uses `images` alone.
+
+    Parameters
+    ----------
+    images
+        uint8 of shape (images, channels, height, width).
+    labels
+        Class of each image, an index of `classes`; -1: no label.
+    classes
+        Names of the classes.
+    names
+        Name of each image; None: images are named by their index.
+    split
+        Part of the data set, such as `train`.
+    skipped
+        "name: reason" of each file that could not be read as an image.
+    groups
+        Owner of each image, an index of `owners`; -1: no owner.
+    owners
+        Names of the groups.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedmcc import ImageSet
+    >>> images = np.zeros((4, 1, 8, 8), dtype=np.uint8)
+    >>> digits = ImageSet(images, labels=np.array([0, 1, 0, 1]), classes=("zero", "one"))
+    >>> len(digits.take(slice(2)))
+    2
+    """
 
     images: Images
-    labels: Labels | None = None  # -1: no label
+    labels: Labels | None = None
     classes: tuple[str, ...] = ()
-    names: Sequence[str] | None = None  # one per image; None: images are named by their index
+    names: Sequence[str] | None = None
     split: str = "train"
-    skipped: tuple[str, ...] = ()  # "name: reason" of each file that could not be read as an image
-    groups: Labels | None = None  # the owner of each image, an index of `owners`; -1: no owner
-    owners: tuple[str, ...] = ()  # names of the groups
+    skipped: tuple[str, ...] = ()
+    groups: Labels | None = None
+    owners: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.images)
@@ -49,13 +78,41 @@ class ImageSet:
 
 @dataclass(frozen=True)
 class Source:
-    """Options common to all data sets; an entry of DATASETS adds its own options and `read`."""
+    """Options common to all data sets; an entry of `DATASETS` adds its own options and `read`.
 
-    views: ClassVar[str] = "photo"  # default preset of views
-    # The split to learn labels from and the split to score; None: the data set has no splits.
+    Parameters
+    ----------
+    root
+        The folder of the files; None: the download cache.
+    limit
+        Number of images: the first ones, or evenly spread image files; None: all.
+
+    Attributes
+    ----------
+    views : str
+        Default preset of views, a key of `PRESETS`.
+    splits : tuple[str, str] | None
+        The split to learn labels from and the split to score; None: the data set has no splits.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import numpy as np
+    >>> from fedmcc import ImageSet, Source
+    >>> @dataclass(frozen=True)
+    ... class Noise(Source):
+    ...     seed: int = 0
+    ...     def read(self):
+    ...         draw = np.random.default_rng(self.seed)
+    ...         return ImageSet(draw.integers(256, size=(100, 1, 8, 8), dtype=np.uint8))
+    >>> len(Noise(limit=10).load())
+    10
+    """
+
+    views: ClassVar[str] = "photo"
     splits: ClassVar[tuple[str, str] | None] = None
-    root: Path | None = None  # the folder of the files; None: the download cache
-    limit: int | None = None  # number of images: the first ones, or evenly spread image files; None: all
+    root: Path | None = None
+    limit: int | None = None
 
     def load(self) -> ImageSet:
         """Load at most `limit` images.

@@ -105,6 +105,14 @@ PARTITIONS: dict[str, Partition] = {
     "dirichlet": dirichlet,
     "by_group": by_group,
 }
+"""Partitions by name, functions that divide images among simulated clients; `fedmcc list partitions`.
+
+Examples
+--------
+>>> from fedmcc import PARTITIONS
+>>> list(PARTITIONS)
+['iid', 'by_class', 'dirichlet', 'by_group']
+"""
 
 
 def resolve(options: PartitionOptions, images: ImageSet) -> PartitionOptions:

@@ -23,3 +23,11 @@ ENCODERS: dict[str, type[EncoderOptions]] = {
     "resnet34": ResNet34,
     "resnet50": ResNet50,
 }
+"""Encoders by name, each a frozen dataclass of options with a method `build`; `fedmcc list encoders`.
+
+Examples
+--------
+>>> from fedmcc import ENCODERS
+>>> ENCODERS["convnet"]().build(channels=1, size=28).features
+128
+"""

@@ -11,12 +11,56 @@ MIN_GROUP_CHANNELS = 16
 
 
 def instance_projector(features: int, hidden: int, outputs: int) -> nn.Sequential:
-    """g_I: features to the space where images are contrasted."""
+    """Build g_I, a two-layer projector from features to the space where images are contrasted.
+
+    Parameters
+    ----------
+    features
+        Number of inputs.
+    hidden
+        Width of the hidden layer.
+    outputs
+        Number of outputs.
+
+    Returns
+    -------
+    nn.Sequential
+        The projector.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedmcc import instance_projector
+    >>> instance_projector(features=64, hidden=64, outputs=16)(torch.zeros(5, 64)).shape
+    torch.Size([5, 16])
+    """
     return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, outputs))
 
 
 def cluster_projector(features: int, hidden: int, clusters: int) -> nn.Sequential:
-    """g_C: features to soft assignments, each row a distribution over the clusters."""
+    """Build g_C, a two-layer projector from features to soft assignments.
+
+    Parameters
+    ----------
+    features
+        Number of inputs.
+    hidden
+        Width of the hidden layer.
+    clusters
+        Number of clusters.
+
+    Returns
+    -------
+    nn.Sequential
+        The projector; each row of its output is a distribution over the clusters.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedmcc import cluster_projector
+    >>> cluster_projector(features=64, hidden=64, clusters=4)(torch.zeros(5, 64)).sum().item()
+    5.0
+    """
     return nn.Sequential(*instance_projector(features, hidden, clusters), nn.Softmax(dim=1))
 
 

@@ -11,7 +11,28 @@ Rows = Float[Tensor, "n _"]
 
 
 class Branch(nn.Module):
-    """An encoder f with the projectors g_I and g_C that a method has."""
+    """An encoder f with the projectors g_I and g_C, if a method has them.
+
+    Parameters
+    ----------
+    encoder
+        f, from images to rows of features.
+    instance_projector
+        g_I, from features to the space where images are contrasted.
+    cluster_projector
+        g_C, from features to soft assignments; a branch without it is evaluated by k-means on its features.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedmcc import ENCODERS, Branch, cluster_projector, instance_projector
+    >>> encoder = ENCODERS["convnet"]().build(channels=1, size=8)
+    >>> n = encoder.features
+    >>> branch = Branch(encoder, instance_projector(n, n, 16), cluster_projector(n, n, 10))
+    >>> z, y = branch.project(torch.zeros(5, 1, 8, 8))
+    >>> z.shape, y.shape
+    (torch.Size([5, 16]), torch.Size([5, 10]))
+    """
 
     instance_projector: nn.Module | None
     cluster_projector: nn.Module | None
@@ -46,7 +67,20 @@ class Branch(nn.Module):
 
 
 class Network(nn.Module):
-    """What a method trains: the online branch."""
+    """The network that a method trains; methods with a target network use a subclass.
+
+    Parameters
+    ----------
+    online
+        The branch that the optimiser updates and that is evaluated.
+
+    Examples
+    --------
+    >>> from fedmcc import ENCODERS, Branch, Network
+    >>> net = Network(Branch(ENCODERS["convnet"]().build(channels=1, size=8)))
+    >>> net.online.cluster_projector is None
+    True
+    """
 
     def __init__(self, online: Branch) -> None:
         super().__init__()

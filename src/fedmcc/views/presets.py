@@ -48,6 +48,14 @@ PRESETS: dict[str, Views] = {
         hue=0.02,
     ),
 }
+"""Presets of views by name, augmentations that suit a kind of image; `fedmcc list views`.
+
+Examples
+--------
+>>> from fedmcc import PRESETS
+>>> PRESETS["digits"].rotation
+20.0
+"""
 
 
 def preset(name: str, **overrides: Any) -> Views:
