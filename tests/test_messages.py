@@ -31,12 +31,12 @@ def test_unpacking_gives_single_precision_back_within_the_rounding():
     assert error.max() <= 2**-11  # half a unit in the last of 11 binary places
 
 
-def test_what_a_second_packing_would_round_is_nothing():
+def test_packing_again_rounds_nothing_more():
     once = pack(WEIGHTS)["layer"][:5]
     assert torch.equal(pack(unpack({"layer": once}))["layer"], once)
 
 
-def test_bytes_are_those_of_weights_and_extras_as_they_travel():
+def test_bytes_are_those_of_weights_and_extras_as_sent():
     extras = {"mean": torch.zeros(10)}
     update = Update(0, "joint", 1, 5, 0.5, WEIGHTS, extras)
     assert update.bytes == 6 * 4 + 8 + 8 + 10 * 4

@@ -34,13 +34,13 @@ def _run(method, clients=2):
     shards = np.array_split(np.arange(len(images)), clients)
     training = Training(batch_size=8, learning_rate=1e-3)
     owners = [Client(i, images[rows], preset("none"), training, 0) for i, rows in enumerate(shards)]
-    engine, progress, found = Embedded(net, owners, 2**30), Progress(detached(net.state_dict())), []
+    engine, progress, results = Embedded(net, owners, 2**30), Progress(detached(net.state_dict())), []
     for stage in method.stages():
         for event in rounds(stage, progress, engine, range(clients)):
             if isinstance(event, Round):
                 progress = event.progress
-                found.append(event)
-    return found, engine.states
+                results.append(event)
+    return results, engine.states
 
 
 def _same(a, b):
@@ -61,10 +61,10 @@ def test_the_clustering_stage_trains_the_head_and_not_the_encoder():
 
 
 def test_every_client_clusters_over_the_global_encoder():
-    found, states = _run(_method())
+    results, states = _run(_method())
     for client in (0, 1):
         own = {name.removeprefix("net."): value for name, value in states[client].items()}
-        assert _same(select(own, ENCODER), select(found[-1].progress.model, ENCODER))
+        assert _same(select(own, ENCODER), select(results[-1].progress.model, ENCODER))
 
 
 def test_the_frozen_encoder_is_sent_once():

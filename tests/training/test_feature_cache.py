@@ -71,12 +71,12 @@ def test_features_are_those_of_views_drawn_from_seed_client_and_stage():
 
 def test_an_epoch_pairs_two_different_views_of_every_image_once():
     numbers = torch.arange(10 * 4.0).reshape(10, 4, 1)  # image i, view v: 4 i + v
-    seen = []
+    images = []
     for a, b in feature_pairs(numbers, 3, torch.Generator().manual_seed(0)):
         assert torch.equal(a // 4, b // 4)
         assert (a != b).all()
-        seen += (a // 4).flatten().tolist()
-    assert len(set(seen)) == len(seen) == 9
+        images += (a // 4).flatten().tolist()
+    assert len(set(images)) == len(images) == 9
 
 
 def test_all_ordered_pairs_of_views_are_drawn_about_equally_often():

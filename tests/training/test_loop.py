@@ -36,17 +36,17 @@ def _levels(view):
 def test_an_epoch_has_only_full_batches_and_no_image_twice(n, batch_size):
     pairs = _epoch(n, batch_size)
     assert len(pairs) == n // batch_size
-    seen = [level for a, _ in pairs for level in _levels(a)]
-    assert len(set(seen)) == len(seen) == n // batch_size * batch_size
+    levels = [level for a, _ in pairs for level in _levels(a)]
+    assert len(set(levels)) == len(levels) == n // batch_size * batch_size
 
 
 def test_over_several_epochs_every_image_is_used():
     draw = torch.Generator().manual_seed(0)
-    seen = set()
+    levels = set()
     for _ in range(12):
         for a, _b in view_pairs(_numbered(10), Views(), 4, draw, CPU):
-            seen |= set(_levels(a))
-    assert seen == set(range(10))
+            levels |= set(_levels(a))
+    assert levels == set(range(10))
 
 
 def test_both_views_are_of_the_same_images_and_differ():

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmcc.data.base import Images
 from fedmcc.federation.privacy import clipped
@@ -40,10 +40,9 @@ class Client:
     def answer(
         self, net: Network, stage: Stage, task: Task, state: State
     ) -> Generator[Step, None, tuple[Update, State]]:
-        """ClientLocalTraining of Algorithms 1 and 2: receive the task, train E epochs, return the update.
+        """ClientLocalTraining of Algorithms 1 and 2; returns the update and the new state.
 
-        `state` is loaded into `net` first, so that clients can share one network. Returns the update and
-        the new state.
+        `state` is loaded into `net` first, so that clients can share one network.
         """
         with timed("receive"):
             task = task.unpacked()
@@ -55,10 +54,7 @@ class Client:
         parameters = trainable(net, stage)
         optimizer, losses = None, []
         if parameters:
-            progress = (task.round - 1) / stage.rounds
-            optimizer = self.training.build_optimizer(parameters, stage.learning_rate_factor, progress)
-            if self.training.keep_optimizer:
-                _restore_moments(optimizer, strip_prefix(f"optimizer.{stage.name}", state))
+            optimizer = self._optimizer(parameters, stage, task, state)
             chunks = self.training.chunks(self._batch_size)
             stage_on_pairs, pairs = self._pairs(net, stage, task)
             for loss in train(net, stage_on_pairs, pairs, optimizer, chunks):
@@ -75,6 +71,16 @@ class Client:
     @property
     def _batch_size(self) -> int:
         return min(self.training.batch_size, len(self.images))
+
+    def _optimizer(
+        self, parameters: list[nn.Parameter], stage: Stage, task: Task, state: State
+    ) -> torch.optim.Optimizer:
+        """The optimiser of a round, with the moments of the last round if they are kept."""
+        progress = (task.round - 1) / stage.rounds
+        optimizer = self.training.build_optimizer(parameters, stage.learning_rate_factor, progress)
+        if self.training.keep_optimizer:
+            _restore_moments(optimizer, strip_prefix(f"optimizer.{stage.name}", state))
+        return optimizer
 
     def _pairs(self, net: Network, stage: Stage, task: Task) -> tuple[Stage, Iterator[AnyPair]]:
         """The pairs of a round, of views or of cached features, and the stage set up for them."""

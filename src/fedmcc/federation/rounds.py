@@ -107,7 +107,7 @@ class Round:
     progress: Progress
     updates: tuple[Update, ...]  # accepted, sorted by client
     refused: tuple[Refused, ...]
-    dropped: tuple[int, ...]  # clients that got a task and did not answer
+    dropped: tuple[int, ...]  # drawn clients that did not answer
     attempt: int  # number of the successful attempt, from 1
     loss: float | None  # mean over images; None if the stage trains nothing
     traffic: dict[int, Traffic]  # by client

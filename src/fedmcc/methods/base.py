@@ -18,6 +18,7 @@ from fedmcc.numerics.state_dicts import State, copy_into, weighted_average
 
 Parts = tuple[str, ...]  # names of submodules, such as "online.encoder"
 Memory = dict[str, Tensor]  # tensors that a client keeps between rounds of a stage, besides its network
+STARTED = "met"  # key of a Memory after the first task of a stage; the string is part of saved client states
 
 
 class Aggregate(NamedTuple):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from fedmcc.losses import Anchor, Quartet, cluster_balance, momentum_contrast
 from fedmcc.messages import Task
 from fedmcc.methods.base import (
+    STARTED,
     Memory,
     Parts,
     Stage,
@@ -93,7 +94,7 @@ class Clustering(Stage):
     def receive(self, net: Any, task: Task, memory: Memory) -> None:
         """Adopt the global head; the target head starts as its copy and stays local (D10)."""
         copy_into(net, task.weights)
-        first = "met" not in memory
+        first = STARTED not in memory
         if self.method.target == "reset" or (self.method.target == "keep" and first):
             net.target.cluster_projector.load_state_dict(net.online.cluster_projector.state_dict())
-        memory["met"] = torch.tensor(True)
+        memory[STARTED] = torch.tensor(True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedmcc.losses import cosine_distance
 from fedmcc.messages import Task
-from fedmcc.methods.base import Memory, Parts, Stage, require_fraction, require_positive
+from fedmcc.methods.base import STARTED, Memory, Parts, Stage, require_fraction, require_positive
 from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, PredictorPair
 from fedmcc.networks.replay import without_gradient
@@ -47,9 +47,9 @@ class FedBYOL:
     def receive(self, net: PredictorPair, task: Task, memory: Memory) -> None:
         """Adopt the global network and predictor; the target starts as a copy and stays local (D10)."""
         copy_into(net, task.weights)
-        if "met" not in memory:
+        if STARTED not in memory:
             net.reset_target()
-        memory["met"] = torch.tensor(True)
+        memory[STARTED] = torch.tensor(True)
 
 
 def kernels(state: Mapping[str, Tensor]) -> State:

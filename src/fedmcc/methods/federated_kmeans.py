@@ -96,14 +96,14 @@ class Whitening(Stage):
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """The principal axes of the covariance, scaled to variance 1."""
-        kept = model[f"{HEAD}.whitening.axes"]
+        axes_count = len(model[f"{HEAD}.whitening.axes"])
         first, second, count = (
             torch.stack([update.extras[key] for update in updates]).sum(dim=0)
             for key in ("first", "second", "count")
         )
         mean = first / count
         variance, directions = torch.linalg.eigh(second / count - torch.outer(mean, mean))
-        largest = variance.argsort(descending=True)[: len(kept)]
+        largest = variance.argsort(descending=True)[:axes_count]
         scale = variance[largest].clamp_min(MIN_RELATIVE_VARIANCE * float(variance.max())).rsqrt()
         axes = (directions[:, largest] * scale).T.float().contiguous()
         return Aggregate({f"{HEAD}.whitening.mean": mean.float(), f"{HEAD}.whitening.axes": axes}, {})

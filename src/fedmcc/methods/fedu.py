@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedmcc.messages import Task
-from fedmcc.methods.base import Memory, require_positive
+from fedmcc.methods.base import STARTED, Memory, require_positive
 from fedmcc.methods.fedbyol import FedBYOL, kernels
 from fedmcc.networks.momentum import PredictorPair
 from fedmcc.numerics.state_dicts import (
@@ -36,7 +36,7 @@ class FedU(FedBYOL):
     def receive(self, net: PredictorPair, task: Task, memory: Memory) -> None:
         """Adopt the global online network, and the predictor only if the encoders have not diverged."""
         local = detached(select(net.state_dict(), ("online.encoder", "predictor")))
-        first = "met" not in memory
+        first = STARTED not in memory
         super().receive(net, task, memory)
         if not first and self._divergence(local, task.weights, memory) >= self.threshold:
             copy_into(net, select(local, ("predictor",)))

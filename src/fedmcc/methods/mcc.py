@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedmcc.losses import Anchor, Quartet, cluster_balance, momentum_contrast
 from fedmcc.messages import Task
-from fedmcc.methods.base import Memory, Parts, Stage, require_fraction, require_positive
+from fedmcc.methods.base import STARTED, Memory, Parts, Stage, require_fraction, require_positive
 from fedmcc.methods.cc import branch
 from fedmcc.networks.momentum import MomentumPair
 from fedmcc.networks.replay import without_gradient
@@ -108,7 +108,7 @@ class Joint(Stage):
 def receive_pair(net: MomentumPair, task: Task, memory: Memory, target: Target) -> None:
     """Adopt the global model; the target is kept, reset to the online network, or part of the task."""
     copy_into(net, task.weights)
-    first = "met" not in memory
+    first = STARTED not in memory
     if target == "reset" or (target == "keep" and first):
         net.reset_target()
-    memory["met"] = torch.tensor(True)
+    memory[STARTED] = torch.tensor(True)

@@ -30,9 +30,9 @@ class SelfTrainingPair(CrossClientPair):
 
     def __init__(self, online: Branch, projections: int) -> None:
         super().__init__(online, projections)
-        kept = deepcopy(online).requires_grad_(False)
-        kept.instance_projector = None
-        self.kept = kept
+        before = deepcopy(online).requires_grad_(False)
+        before.instance_projector = None
+        self.kept = before
 
 
 class Outputs(NamedTuple):

@@ -82,7 +82,7 @@ def _same(one, other):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_pool_gives_the_bits_of_the_embedded_engine(method, tmp_path):
+def test_the_pool_is_bit_identical_to_the_embedded_engine(method, tmp_path):
     outcomes = []
     for engine in ("embedded", "pool"):
         assembled = _assembled(engine, method)
