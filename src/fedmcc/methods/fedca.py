@@ -1,6 +1,6 @@
 """FedCA (Zhang et al. 2020): SimCLR with a dictionary of all clients' projections, and a base model.
 
-Not compared with the authors' code; details that the paper leaves open are options.
+There is no public code to compare with; uncertain details are options.
 """
 
 from collections.abc import Sequence
