@@ -1,4 +1,4 @@
-"""What registered clients cost: a thousand of which ten take part in a round, against ten that all do.
+"""The cost of registered clients: ten participants of a thousand clients, against ten of ten.
 
 python benchmarks/clients.py [--quick] [--repeats 3] [--clients 1000] [--rounds 10] [--engine pool]
 """
@@ -16,23 +16,23 @@ from pathlib import Path
 from fedmcc import config
 from fedmcc.runs import experiment
 from fedmcc.runs.build import prepare
-from measuring import fresh, parser, ratios, show, spread, write_json
+from measuring import parser, ratios, run_fresh, show, spread, write_json
 
 PARTICIPANTS = 10
-IMAGES = 32  # of each client
+IMAGES = 32  # per client
 SIZE = 16
 
 
 def main() -> None:
-    """Measure both federations in turns, each in a fresh process, and print their ratios."""
+    """Measure both federations alternately, each in a fresh process, and print the ratios."""
     options = read_options()
     if options.measure:
         print(json.dumps(measure(options.measure, options)))
         return
     few, many = [], []
     for _ in range(options.repeats):
-        few.append(in_a_process(PARTICIPANTS, options))
-        many.append(in_a_process(options.clients, options))
+        few.append(measure_fresh(PARTICIPANTS, options))
+        many.append(measure_fresh(options.clients, options))
     rows, figures = [], {"clients": options.clients, "participants": PARTICIPANTS, "rounds": options.rounds}
     for name in ("seconds_per_round", "peak_megabytes"):
         a, b = ([each[name] for each in runs] for runs in (few, many))
@@ -43,27 +43,27 @@ def main() -> None:
 
 
 def read_options() -> argparse.Namespace:
-    """The command line."""
-    made = parser(__doc__, repeats=3, quick=1)
-    made.add_argument("--clients", type=int, default=1000)
-    made.add_argument("--rounds", type=int, default=10)
-    made.add_argument("--engine", default="embedded")
-    made.add_argument("--memory", default="1GB", help="for what clients remember")
-    made.add_argument("--width", type=int, default=16, help="of the encoder")
-    made.add_argument("--measure", type=int, help=argparse.SUPPRESS)
-    return made.parse_args()
+    """Parse the command line."""
+    arguments = parser(__doc__, repeats=3, quick=1)
+    arguments.add_argument("--clients", type=int, default=1000)
+    arguments.add_argument("--rounds", type=int, default=10)
+    arguments.add_argument("--engine", default="embedded")
+    arguments.add_argument("--memory", default="1GB", help="for client states")
+    arguments.add_argument("--width", type=int, default=16, help="of the encoder")
+    arguments.add_argument("--measure", type=int, help=argparse.SUPPRESS)
+    return arguments.parse_args()
 
 
-def in_a_process(clients: int, options: argparse.Namespace) -> dict[str, float]:
-    """The figures of so many clients in a process of their own."""
-    words = ["--measure", clients]
+def measure_fresh(clients: int, options: argparse.Namespace) -> dict[str, float]:
+    """Measure a federation of this many clients in a fresh process."""
+    argv = ["--measure", clients]
     for name in ("rounds", "engine", "memory", "width"):
-        words += [f"--{name}", getattr(options, name)]
-    return fresh(__file__, *words)
+        argv += [f"--{name}", getattr(options, name)]
+    return run_fresh(__file__, *argv)
 
 
 def measure(clients: int, options: argparse.Namespace) -> dict[str, float]:
-    """Seconds per round, saving included and scoring not, and the peak of the memory."""
+    """Seconds per round, with saving and without scoring, and the peak memory."""
     prepared = prepare(federation(clients, options))
     moments = [time.perf_counter()]
     with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +83,7 @@ def measure(clients: int, options: argparse.Namespace) -> dict[str, float]:
 
 
 def federation(clients: int, options: argparse.Namespace) -> config.Config:
-    """Clients of equal size, the same work for each that takes part."""
+    """A federation of clients of equal size."""
     table = {
         "clusters": 4,
         "threads": 1,
@@ -93,7 +93,7 @@ def federation(clients: int, options: argparse.Namespace) -> config.Config:
         "method": {"name": "mcc", "rounds": options.rounds + 1},  # the last round is scored
         "partition": {"clients": clients},
         "federation": {"count": PARTICIPANTS},
-        "training": {"batch_size": 12},  # two batches each, though shares differ by an image or two
+        "training": {"batch_size": 12},  # two batches each, although sizes differ by an image or two
         "evaluation": {"every": options.rounds + 1},
         "engine": {"name": options.engine, "memory": options.memory},
     }

@@ -1,8 +1,8 @@
-"""What Flower's transport costs: a round of one site with ResNet-18, and with a network of 400 MB.
+"""The cost of Flower's transport: a round of one site with ResNet-18, and with a network of 400 MB.
 
 python benchmarks/flower.py [--megabytes 45 400] [--proxy] [--json FILE]
 
-With --proxy as operators run it, over TLS, with keys and through nginx; else in plain text.
+With --proxy over TLS, with keys and through nginx, as operators run it; otherwise in plain text.
 """
 
 import argparse
@@ -26,15 +26,15 @@ from fedmcc.deployment.setup.create import create_federation
 from fedmcc.deployment.setup.layout import FederationSpec
 from measuring import show, write_json
 
-PATIENCE = 1800.0  # seconds
-FEATURES = 512  # of ResNet-18, which has 45 MB
-BARE = 45  # megabytes of ResNet-18 with a small projector
+TIMEOUT = 1800.0  # seconds
+FEATURES = 512  # of ResNet-18
+RESNET18_MEGABYTES = 45  # with a small projector
 IMAGES = 8
 COLUMNS = ("megabytes", "seconds", "waiting", "transport", "training", "server", "megabytes_per_second")
 
 
 def main() -> None:
-    """Two rounds for each size; the second, which starts warm, is shown."""
+    """Run two rounds for each size and print the second, which is warmed up."""
     options = read_options()
     rows = []
     for megabytes in options.megabytes:
@@ -48,13 +48,13 @@ def main() -> None:
 
 
 def measure(home: Path, megabytes: int, proxy: bool) -> dict[str, float]:
-    """Bytes and seconds of a round in which one site trains on a few images."""
+    """Bytes and seconds of the second of two rounds in which one site trains on a few images."""
     images = home / "images"
     images.mkdir()
     for number in range(IMAGES):
         pixels = np.random.default_rng(number).integers(0, 256, (32, 32, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(images / f"{number}.png")
-    federation = behind_a_proxy if proxy else in_plain_text
+    federation = with_proxy if proxy else without_proxy
     with federation(home, images, recipe(megabytes)) as run:
         row = wait_for(run)
     known = row["waiting"] + row["transport"] + row["training"]
@@ -64,36 +64,36 @@ def measure(home: Path, megabytes: int, proxy: bool) -> dict[str, float]:
 
 
 @contextmanager
-def in_plain_text(home: Path, images: Path, text: str) -> Iterator[Path]:
-    """Flower's own programs and nothing else; the run directory."""
+def without_proxy(home: Path, images: Path, text: str) -> Iterator[Path]:
+    """Run Flower's own programs without TLS; yields the run directory."""
     write_bundle(home / "bundle")
     with programs.local_superlink(home) as (port, _):
         own = f'client="a" state-dir="{home / "a"}" data="{images}"'
         where = ("--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1")
-        words = (*where, "--port", str(processes.free_port()), "--node-config", own)
-        site = (programs.find_program("flower-supernode"), *words)
+        argv = (*where, "--port", str(processes.free_port()), "--node-config", own)
+        site = (programs.find_program("flower-supernode"), *argv)
         with processes.running(site, home, home / "site.log"):
-            told = {"recipe": text, "run": str(home / "run"), "sites": "a", "wait": PATIENCE}
-            (home / "run.toml").write_text(tomli_w.dumps(told | {"round-timeout": PATIENCE}))
+            settings = {"recipe": text, "run": str(home / "run"), "sites": "a", "wait": TIMEOUT}
+            (home / "run.toml").write_text(tomli_w.dumps(settings | {"round-timeout": TIMEOUT}))
             programs.CommandLine(home).run(home / "bundle", home / "run.toml")
             yield home / "run"
 
 
 @contextmanager
-def behind_a_proxy(home: Path, images: Path, text: str) -> Iterator[Path]:
-    """A federation as operators and sites run it; the run directory."""
+def with_proxy(home: Path, images: Path, text: str) -> Iterator[Path]:
+    """Run a federation with TLS, keys and nginx; yields the run directory."""
     spec = FederationSpec("127.0.0.1", processes.free_port(), processes.free_port(), ("a",))
     operator = create_federation(home / "federation", spec, 1)
     site = (sys.executable, "-m", "fedmcc", "site", "start", str(operator.site("a").path))
-    words = (*site, "--data", str(images))
-    with serving(operator) as ready, processes.running(words, home / "site", home / "site.log"):
-        start(ready, RunRequest(text, home / "run", 1, PATIENCE, PATIENCE))
+    argv = (*site, "--data", str(images))
+    with serving(operator) as ready, processes.running(argv, home / "site", home / "site.log"):
+        start(ready, RunRequest(text, home / "run", 1, TIMEOUT, TIMEOUT))
         yield home / "run"
 
 
 def recipe(megabytes: int) -> str:
-    """ResNet-18 with a projector so wide that the network has the size."""
-    width = max(FEATURES, int((megabytes - BARE) * 1e6 / 4 / (FEATURES + 128)))
+    """A recipe with ResNet-18 and a projector that brings the network to this size."""
+    width = max(FEATURES, int((megabytes - RESNET18_MEGABYTES) * 1e6 / 4 / (FEATURES + 128)))
     return config.dump(
         config.parse(
             {
@@ -116,8 +116,8 @@ def recipe(megabytes: int) -> str:
 
 
 def wait_for(run: Path) -> dict[str, float]:
-    """The last row of a finished run."""
-    until = time.monotonic() + PATIENCE
+    """Wait until the run is finished and return its last row."""
+    until = time.monotonic() + TIMEOUT
     while not (run / "scores.json").exists():
         if time.monotonic() > until:
             raise SystemExit("The run did not finish in time.")
@@ -127,6 +127,7 @@ def wait_for(run: Path) -> dict[str, float]:
 
 
 def read_options() -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,7 +1,7 @@
-"""How much of what this machine can multiply a training step uses, on one thread and on two.
+"""The share of this machine's best matrix product that a training step reaches, with one and two threads.
 
-The operations of the step's network, forward and backward, are counted by torch; the time is that of the
-whole step, views and optimiser included. The limit is the best of square matrix products of several sizes.
+torch counts the operations of the network, forward and backward; the time is that of the whole step,
+including views and optimiser. The limit is the fastest of square matrix products of several sizes.
 
 python benchmarks/limit.py [--quick] [--repeats 5] [--json FILE]
 """
@@ -16,24 +16,24 @@ from fedmcc.config import parse
 from fedmcc.runs.build import build_network
 from fedmcc.training.loop import train, trainable, view_pairs
 from fedmcc.training.torch_setup import set_up_torch
-from measuring import Spread, in_turns, parser, show, spread, write_json
+from measuring import Spread, parser, show, spread, time_alternating, write_json
 
 SIZES = (256, 512, 1024, 2048)
 CASES = {"convnet": ("digits", 1, 28, 128), "resnet18": ("photo", 3, 32, 64)}
 
 
 def main() -> None:
-    """A row for each encoder and number of threads."""
+    """Print a row for each encoder and number of threads."""
     options = parser(__doc__, repeats=5, quick=2).parse_args()
     rows = [row for threads in (1, 2) for row in measure(threads, options.repeats)]
-    print("Floating point operations per second, in 10⁹; median (quartiles) in turns")
+    print("Floating point operations per second, in 10⁹; median (quartiles), alternating")
     headings = ("step", "threads", "10⁹ operations", "step", "best product", "share of it")
     show(headings, map(cells, rows))
     write_json(options.json, rows)
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """A row of the table."""
+    """The cells of a row of the table."""
     achieved, share = Spread(*row["achieved"]), Spread(*row["share"])
     product = f"{row['limit']:.0f} ({row['size']}²)"
     counted = f"{row['operations'] / 1e9:.1f}"
@@ -41,14 +41,14 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def measure(threads: int, repeats: int) -> list[dict[str, Any]]:
-    """Steps and products in turns, with so many threads."""
+    """Measure steps and products alternately with this many threads."""
     set_up_torch(threads)
     works, operations = {}, {}
     for encoder in CASES:
         works[encoder], operations[encoder] = step(encoder)
     for size in SIZES:
         works[str(size)], operations[str(size)] = product(size)
-    taken = in_turns(works, repeats)
+    taken = time_alternating(works, repeats)
     best = {str(size): operations[str(size)] / min(taken[str(size)]) / 1e9 for size in SIZES}
     size = max(best, key=best.__getitem__)
     rows = []
@@ -69,15 +69,15 @@ def measure(threads: int, repeats: int) -> list[dict[str, Any]]:
 
 
 def product(size: int) -> tuple[Any, int]:
-    """A matrix product, and its operations."""
+    """A function that computes matrix products, and their number of operations."""
     a, b = torch.randn(2, size, size, generator=torch.Generator().manual_seed(0))
     out = torch.empty(size, size)
-    times = max(1, 1024**3 // size**3)  # small products are too short to be measured alone
+    times = max(1, 1024**3 // size**3)  # a single small product is too short to measure
     return lambda: [torch.mm(a, b, out=out) for _ in range(times)], 2 * size**3 * times
 
 
 def step(encoder: str) -> tuple[Any, int]:
-    """A step of FedMCC's first stage as training does it, and the operations of its network."""
+    """A function that runs a step of FedMCC's first stage, and the number of operations of its network."""
     preset, channels, pixels, batch = CASES[encoder]
     views = {"preset": preset, "size": pixels}
     method = {"name": "fedmcc"}

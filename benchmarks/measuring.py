@@ -1,4 +1,4 @@
-"""What the benchmarks share: works in turns, medians with quartiles, Markdown tables, fresh processes."""
+"""Tools of the benchmarks: alternating measurements, medians with quartiles, tables, fresh processes."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Spread(NamedTuple):
-    """Quartiles of some figures."""
+    """Median and quartiles."""
 
     low: float
     median: float
@@ -25,31 +25,31 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """The quartiles; of fewer than three values the ends."""
+    """The quartiles, or the extremes of fewer than three values."""
     if len(values) < 3:
         return Spread(min(values), statistics.median(values), max(values))
     return Spread(*statistics.quantiles(values, method="inclusive"))
 
 
 def ratios(a: Sequence[float], b: Sequence[float]) -> Spread:
-    """Of a to b, each pair measured one after the other."""
+    """The ratios of a to b, pair by pair."""
     return spread([x / y for x, y in zip(a, b, strict=True)])
 
 
-def in_turns(works: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each work, in turns so that all meet the same machine; the first turn warms up."""
-    taken: dict[str, list[float]] = {name: [] for name in works}
+def time_alternating(functions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each function, called alternately so that load affects all; the first call warms up."""
+    taken: dict[str, list[float]] = {name: [] for name in functions}
     for turn in range(repeats + 1):
-        for name, work in works.items():
+        for name, function in functions.items():
             start = time.perf_counter()
-            work()
+            function()
             if turn:
                 taken[name].append(time.perf_counter() - start)
     return taken
 
 
 def show(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """A Markdown table."""
+    """Print a Markdown table."""
     headings = list(headings)
     print("\n| " + " | ".join(headings) + " |\n|---|" + "---:|" * (len(headings) - 1))
     for row in rows:
@@ -57,37 +57,37 @@ def show(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
 
 
 def parser(description: str | None, repeats: int, quick: int) -> argparse.ArgumentParser:
-    """The options that every benchmark has; `--quick` takes so many repeats instead."""
-    made = argparse.ArgumentParser(
+    """A parser with the options that all benchmarks have; `quick` is the number of repeats with `--quick`."""
+    arguments = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("--repeats", type=int, default=repeats)
-    made.add_argument(
+    arguments.add_argument("--repeats", type=int, default=repeats)
+    arguments.add_argument(
         "--quick", dest="repeats", action="store_const", const=quick, help=f"repeat {quick} times"
     )
-    made.add_argument("--json", type=Path, help="write the figures to this file")
-    return made
+    arguments.add_argument("--json", type=Path, help="write the figures to this file")
+    return arguments
 
 
 def write_json(path: Path | None, figures: Any) -> None:
-    """The figures, where they are wanted."""
+    """Write the figures to a file, if one is given."""
     if path is not None:
         path.write_text(json.dumps(figures, indent=2) + "\n")
 
 
-def fresh(file: str, *words: object) -> Any:
-    """What a benchmark's own file prints as JSON in a process of its own."""
-    command = [sys.executable, file, *map(str, words)]
+def run_fresh(file: str, *argv: object) -> Any:
+    """Run a benchmark's file in a fresh process and return the JSON that it prints."""
+    command = [sys.executable, file, *map(str, argv)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def begin_peak() -> None:
-    """Let the peak of this process begin anew (Linux)."""
+def reset_peak() -> None:
+    """Reset the peak memory of this process (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def high_water() -> int:
-    """The peak of this process, in bytes (Linux)."""
+def peak_bytes() -> int:
+    """The peak memory of this process in bytes (Linux)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024

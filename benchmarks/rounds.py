@@ -1,8 +1,8 @@
-"""What a round costs beyond its clients' training, and how the engines compare.
+"""The cost of a round beyond its clients' training, and a comparison of the engines.
 
-Overhead: a run's own clock says what views, passes, loss, optimiser and moving average take; all else is it.
-Engines: ten clients with convnet in turns, each in a fresh process, with the bits of the final model.
-Averaging: ten ResNet-18s, the peak of a fresh process above the inputs.
+Overhead: everything except the views, passes, loss, optimiser and moving average that the run itself times.
+Engines: ten clients with convnet, alternating, each in a fresh process, with a digest of the final model.
+Averaging: ten ResNet-18 networks, the peak memory of a fresh process above the inputs.
 
 python benchmarks/rounds.py [--quick] [--repeats 3] [--parts overhead registered ...] [--json FILE]
 """
@@ -27,20 +27,20 @@ from fedmcc.runs.build import build_network, prepare
 from fedmcc.training.memory import bytes_in_use
 from fedmcc.training.timing import measuring
 from fedmcc.training.torch_setup import set_up_torch
-from measuring import Spread, begin_peak, fresh, high_water, parser, ratios, show, spread, write_json
+from measuring import Spread, parser, peak_bytes, ratios, reset_peak, run_fresh, show, spread, write_json
 
 TRAINING = ("views", "forward", "loss", "backward", "optimiser", "after step")
 OVERHEAD = ("messages", "receive", "reply", "admission", "averaging", "checkpoint", "rest")
 ENGINES = {"embedded, 1 thread": ("embedded", 1), "embedded, 2": ("embedded", 2), "pool of 2": ("pool", 1)}
-ROUNDS = 3  # that are measured, after one that warms up
+ROUNDS = 3  # measured, after one that warms up
 
 
 class Size(NamedTuple):
-    """A federation."""
+    """The size of a federation."""
 
     clients: int
     participants: int
-    images: int = 16  # of each client
+    images: int = 16  # per client
     encoder: str = "convnet"
     width: int = 16
 
@@ -68,39 +68,41 @@ def main() -> None:
 
 
 def read_options() -> Any:
-    """The command line."""
-    made = parser(__doc__, repeats=3, quick=2)
-    made.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
-    made.add_argument("--measure", nargs="+", help=SUPPRESS)
-    return made.parse_args()
+    """Parse the command line."""
+    arguments = parser(__doc__, repeats=3, quick=2)
+    arguments.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    arguments.add_argument("--measure", nargs="+", help=SUPPRESS)
+    return arguments.parse_args()
 
 
 def table(sizes: tuple[Size, ...], title: str) -> list[dict[str, Any]]:
-    """Overheads of rounds, each size in a fresh process: the quartiles are those of its rounds."""
-    rows = [fresh(__file__, "--measure", "overhead", *size) | {"size": size._asdict()} for size in sizes]
+    """Print the overhead of rounds, each size in a fresh process; quartiles are over its rounds."""
+    rows = [run_fresh(__file__, "--measure", "overhead", *size) | {"size": size._asdict()} for size in sizes]
     headings = (title, "model, MB", "beyond training, ms", "per participant", "share, %", *OVERHEAD)
     show(headings, [overhead_cells(row) for row in rows])
     return rows
 
 
 def compare_registered(repeats: int) -> dict[int, list[float]]:
-    """What rounds of ten participants, of few clients and of many, take beyond training as a part of it.
+    """Overhead relative to training in rounds of ten participants of few clients and of many.
 
-    The training is the same for both, and meets the same machine as what is beyond it.
+    Training is the same for both, and load affects it as much as the overhead.
     """
-    found: dict[int, list[float]] = {clients: [] for clients in REGISTERED}
+    overheads: dict[int, list[float]] = {clients: [] for clients in REGISTERED}
     for _ in range(repeats):
-        for clients, taken in found.items():
-            row = fresh(__file__, "--measure", "overhead", *Size(clients, 10))
+        for clients, taken in overheads.items():
+            row = run_fresh(__file__, "--measure", "overhead", *Size(clients, 10))
             taken.append(row["share"] / (1 - row["share"]))
-    few = found[REGISTERED[0]]
-    rows = [[str(n), spread(taken).text(1, 100), ratios(taken, few).text(2)] for n, taken in found.items()]
+    few = overheads[REGISTERED[0]]
+    rows = [
+        [str(n), spread(taken).text(1, 100), ratios(taken, few).text(2)] for n, taken in overheads.items()
+    ]
     show(("registered clients, of whom 10 take part", "beyond training, % of it", "times the first"), rows)
-    return found
+    return overheads
 
 
 def overhead_cells(row: dict[str, Any]) -> list[str]:
-    """Who took part, what it cost, and where that went, in milliseconds."""
+    """The cells of a row: the federation, its overhead, and the parts of it in milliseconds."""
     size, beyond = Size(**row["size"]), Spread(*row["beyond"])
     name = f"{size.participants} of {size.clients}, {size.images} images, {size.encoder}"
     name += f" {size.width}" if size.encoder == "convnet" else ""
@@ -116,16 +118,16 @@ def overhead_cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def overhead(*words: str) -> str:
-    """Seconds beyond training of each round, and the mean of its parts, as JSON."""
-    clients, participants, images = map(int, words[:3])
-    prepared = prepare(federation(Size(clients, participants, images, words[3], int(words[4]))))
+def overhead(*argv: str) -> str:
+    """Overhead of each round in seconds, and the mean of its parts, as JSON."""
+    clients, participants, images = map(int, argv[:3])
+    prepared = prepare(federation(Size(clients, participants, images, argv[3], int(argv[4]))))
     beyond, parts, training = [], dict.fromkeys(OVERHEAD, 0.0), 0.0
-    for number, found in enumerate(per_round(prepared)):
+    for number, seconds in enumerate(per_round(prepared)):
         if number:
-            beyond.append(sum(found.get(part, 0.0) for part in OVERHEAD))
-            training += sum(found.get(part, 0.0) for part in TRAINING)
-            parts = {part: parts[part] + found.get(part, 0.0) / ROUNDS for part in OVERHEAD}
+            beyond.append(sum(seconds.get(part, 0.0) for part in OVERHEAD))
+            training += sum(seconds.get(part, 0.0) for part in TRAINING)
+            parts = {part: parts[part] + seconds.get(part, 0.0) / ROUNDS for part in OVERHEAD}
     share = sum(beyond) / (sum(beyond) + training)
     return as_json(
         beyond=spread(beyond),
@@ -136,7 +138,7 @@ def overhead(*words: str) -> str:
 
 
 def per_round(prepared: Any) -> Iterator[dict[str, float]]:
-    """What the parts of each round took; scoring does not come up."""
+    """Seconds of the parts of each round; these rounds are not scored."""
     before: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder, measuring() as clock:
         steps = experiment.steps(prepared, experiment.start_run(prepared, Path(folder) / "run"))
@@ -151,7 +153,7 @@ def per_round(prepared: Any) -> Iterator[dict[str, float]]:
 
 
 def federation(size: Size) -> config.Config:
-    """Clients of equal size on images that are as good as any."""
+    """A federation of clients of equal size on synthetic images."""
     return config.parse(
         {
             "clusters": 4,
@@ -169,35 +171,35 @@ def federation(size: Size) -> config.Config:
 
 
 def compare_engines(repeats: int) -> dict[str, Any]:
-    """Seconds of the rounds of ten clients with each engine, in turns, and whether the bits are the same."""
+    """Compare the engines on rounds of ten clients, alternating, and check that results are bit-identical."""
     taken: dict[str, list[float]] = {name: [] for name in ENGINES}
     bits: dict[str, set[str]] = {name: set() for name in ENGINES}
     for _ in range(repeats):
         for name, (engine, threads) in ENGINES.items():
-            found = fresh(__file__, "--measure", "engine", engine, threads)
-            taken[name].append(found["seconds"])
-            bits[name].add(found["bits"])
+            result = run_fresh(__file__, "--measure", "engine", engine, threads)
+            taken[name].append(result["seconds"])
+            bits[name].add(result["bits"])
     first = next(iter(ENGINES))
     faster = {name: ratios(taken[first], taken[name]) for name in ENGINES}
     same = {name: bits[name] == bits[first] for name in ENGINES}
     rows = [
-        [name, spread(taken[name]).text(2), faster[name].text(2), "the same" if same[name] else "others"]
+        [name, spread(taken[name]).text(2), faster[name].text(2), "the same" if same[name] else "different"]
         for name in ENGINES
     ]
     show(("ten clients of 512 images, convnet 28 px", "seconds", f"times {first}", "bits"), rows)
     if not same["pool of 2"]:
-        raise SystemExit("The pool's model differs from the embedded engine's at one thread each.")
+        raise SystemExit("The model of the pool differs from that of the embedded engine with one thread.")
     return {"seconds": taken, "faster": faster, "same": same}
 
 
 def engine(name: str, threads: str) -> str:
-    """Seconds of two rounds after a first one, without scoring and saving, and their model's digest."""
+    """Seconds of the second and third round, without scoring and saving, and a digest of the model."""
     table = {
         "clusters": 10,
         "threads": int(threads),
         "device": "cpu",
         "data": {"name": "synthetic", "samples": 5120, "size": 28, "channels": 1},
-        "method": {"name": "mcc", "rounds": 4},  # the first warms up, the last would be scored
+        "method": {"name": "mcc", "rounds": 4},  # the first warms up, the last is scored
         "partition": {"clients": 10},
         "evaluation": {"every": 4},
         "engine": {"name": name} | ({"workers": 2} if name == "pool" else {}),
@@ -215,16 +217,16 @@ def engine(name: str, threads: str) -> str:
 
 
 def compare_averages(repeats: int) -> dict[str, Any]:
-    """Averages of ten ResNet-18s, each in a fresh process."""
-    found = [fresh(__file__, "--measure", "average") for _ in range(repeats)]
-    seconds, copies = (spread([each[name] for each in found]) for name in ("seconds", "copies"))
-    rows = [[f"{found[0]['megabytes']:.0f}", seconds.text(3), copies.text(2)]]
+    """Measure averages of ten ResNet-18 networks, each in a fresh process."""
+    results = [run_fresh(__file__, "--measure", "average") for _ in range(repeats)]
+    seconds, copies = (spread([each[name] for each in results]) for name in ("seconds", "copies"))
+    rows = [[f"{results[0]['megabytes']:.0f}", seconds.text(3), copies.text(2)]]
     show(("average of ten ResNet-18s, MB each", "seconds", "peak above the inputs, models"), rows)
     return {"seconds": seconds, "copies": copies}
 
 
 def average() -> str:
-    """Seconds of one average, and its peak above the inputs as a multiple of one of them."""
+    """Seconds of one average, and its peak memory above the inputs in models."""
     set_up_torch(1)
     table = {"clusters": 10, "method": {"name": "fedmcc"}, "encoder": {"name": "resnet18"}}
     settings = config.parse(table | {"views": {"size": 32}})
@@ -232,15 +234,15 @@ def average() -> str:
     states = [detached(select(net.state_dict(), stage.shared)) for _ in range(10)]
     weighted_average([{"w": torch.ones(9)}] * 2, [1.0, 1.0])
     size, before = size_in_bytes(states[0]), bytes_in_use(torch.device("cpu"))
-    begin_peak()
+    reset_peak()
     start = time.perf_counter()
     weighted_average(states, [float(number) for number in range(1, 11)])
     seconds = time.perf_counter() - start
-    return as_json(seconds=seconds, copies=(high_water() - before) / size, megabytes=size / 1e6)
+    return as_json(seconds=seconds, copies=(peak_bytes() - before) / size, megabytes=size / 1e6)
 
 
 def as_json(**figures: Any) -> str:
-    """Figures in one line."""
+    """The figures as one line of JSON."""
     return json.dumps(figures)
 
 
@@ -254,5 +256,5 @@ PARTS = {
 MEASURED = {"overhead": overhead, "engine": engine, "average": average}
 
 if __name__ == "__main__":
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the program sets it
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line sets it
     main()

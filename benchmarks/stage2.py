@@ -1,8 +1,8 @@
-"""FedMCC's second stage as the paper prints it against ours, from the same first stage, in turns in one run.
+"""FedMCC's second stage as printed in the paper against ours, from the same first stage, alternating.
 
-The paper's: fresh views in every step, each through the online and the target encoder, four passes. Ours: one
-frozen encoder for both (D13), whose features of a few views per image are computed once. Seconds are of the
-CPU, which other work on the machine disturbs least.
+Printed: fresh views in every step, each through the online and the target encoder, four passes. Ours: one
+frozen encoder for both (D13), whose features of a few views per image are computed once. Seconds are CPU
+seconds, which other work on the machine affects least.
 
 python benchmarks/stage2.py [--threads 1] [--seeds 3] [--views 8] [--rounds 4] [--images 1280] [--fresh]
 """
@@ -34,54 +34,54 @@ SCORES = ("acc", "nmi", "ari")
 
 @dataclass(frozen=True, kw_only=True)
 class Printed(Clustering):
-    """Algorithm 2 to the letter: online and target encoder each see both views in every step."""
+    """Algorithm 2 as printed: both views pass through the online and the target encoder in every step."""
 
     def represent(self, net: Any, a: Tensor, b: Tensor) -> Quartet:
-        """Four passes of an encoder."""
+        """The assignments of four encoder passes."""
         online, target = net.online, net.target
         h_a, h_b = without_gradient(lambda: (online.encoder(a), online.encoder(b)))
         targets = without_gradient(lambda: tuple(target.assign(target.encoder(view)) for view in (a, b)))
         return Quartet(online.assign(h_a), online.assign(h_b), *targets)
 
     def receive(self, net: Any, task: Task, memory: Memory) -> None:
-        """The target's encoder is the client's own of the first stage, and rests."""
+        """Load the model; the target's encoder stays the client's own from the first stage, in eval mode."""
         super().receive(net, task, memory)
         net.target.encoder.eval()
 
 
 def main() -> None:
-    """Measure seed after seed and print a row for each way."""
+    """Measure each seed and print a row for each variant."""
     options = read_options()
     set_up_torch(options.threads)
-    found: dict[str, list[dict[str, float]]] = {}
+    results: dict[str, list[dict[str, float]]] = {}
     for seed in range(options.seeds):
         for name, row in measure(seed, options).items():
-            found.setdefault(name, []).append(row)
-    printed = [row["seconds"] for row in found["printed"]]
+            results.setdefault(name, []).append(row)
+    printed = [row["seconds"] for row in results["printed"]]
     print(
         f"{options.images} digits, 5 clients, 10 rounds of 5 epochs, "
         f"{options.threads} threads, {options.seeds} seeds:"
     )
     print(f"{'':>8} {'seconds':>8} {'faster, median (spread)':>26}  " + "  ".join(SCORES))
-    for name, rows in found.items():
+    for name, rows in results.items():
         taken = [row["seconds"] for row in rows]
         ratios = sorted(slow / own for slow, own in zip(printed, taken, strict=True))
         ratio = f"{statistics.median(ratios):.1f} ({ratios[0]:.1f} to {ratios[-1]:.1f})"
         scores = "  ".join(f"{mean_of(rows, score)}" for score in SCORES)
         print(f"{name:>8} {statistics.median(taken):8.2f} {ratio:>26}  {scores}")
     if options.json:
-        options.json.write_text(json.dumps(found, indent=2))
+        options.json.write_text(json.dumps(results, indent=2))
 
 
 def read_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--views", type=int, default=8, help="views per image that are kept")
+    parser.add_argument("--views", type=int, default=8, help="cached views per image")
     parser.add_argument("--rounds", type=int, default=4, help="of the first stage, 5 epochs each")
     parser.add_argument("--images", type=int, default=1280)
-    parser.add_argument("--fresh", action="store_true", help="also one encoder with fresh views")
+    parser.add_argument("--fresh", action="store_true", help="also measure one encoder with fresh views")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     return parser.parse_args()
 
@@ -93,7 +93,7 @@ def mean_of(rows: list[dict[str, float]], score: str) -> str:
 
 
 def measure(seed: int, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Seconds and scores of the second stage in each way, in an order that alternates with the seeds."""
+    """Seconds and scores of each variant of the second stage, in an order that alternates with the seeds."""
     config = parse(
         {
             "seed": seed,
@@ -112,21 +112,21 @@ def measure(seed: int, options: argparse.Namespace) -> dict[str, dict[str, float
         progress = run(first, Progress(detached(experiment.net.state_dict())), experiment, engine)
         states = {client: detached(engine.states[client]) for client in experiment.clients}
     fields = {name: getattr(second, name) for name in ("rounds", "epochs", "shared", "method")}
-    ways: dict[str, Stage] = {
+    variants: dict[str, Stage] = {
         "printed": Printed(**fields),
         "ours": replace(second, views_per_image=options.views),
     }
     if options.fresh:
-        ways["fresh"] = replace(second, views_per_image=0)
-    order = list(ways.items())[:: 1 if seed % 2 == 0 else -1]
-    taken = {name: timed(way, progress, experiment, states) for name, way in order}
-    return {name: taken[name] for name in ways}
+        variants["fresh"] = replace(second, views_per_image=0)
+    order = list(variants.items())[:: 1 if seed % 2 == 0 else -1]
+    taken = {name: timed(variant, progress, experiment, states) for name, variant in order}
+    return {name: taken[name] for name in variants}
 
 
 def timed(
     stage: Stage, progress: Progress, experiment: Experiment, states: dict[int, State]
 ) -> dict[str, float]:
-    """The stage from the end of the first one, with everything that it costs."""
+    """Seconds and scores of a stage that starts from the end of the first."""
     clients = list(experiment.engine.clients.values())
     with Embedded(experiment.net, clients) as engine:
         for client, state in states.items():
@@ -141,7 +141,7 @@ def timed(
 
 
 def run(stage: Stage, progress: Progress, experiment: Experiment, engine: Any) -> Progress:
-    """All rounds of a stage."""
+    """Run all rounds of a stage."""
     for event in rounds(stage, progress, engine, experiment.clients, experiment.policy(b"")):
         if isinstance(event, Round):
             progress = event.progress

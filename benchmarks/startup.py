@@ -1,6 +1,6 @@
-"""How long the program takes to answer, and the package to be imported, each in fresh processes in turns.
+"""The time to start the program and to import the package, each in fresh processes, alternating.
 
-The reports are of a run on 200 digits, made first: of it alone, again from what that kept, and compared.
+The reports are of a run on 200 digits: the run with images, without images, and compared with a copy.
 
 python benchmarks/startup.py [--quick] [--repeats 5] [--json FILE]
 """
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from measuring import in_turns, parser, show, spread, write_json
+from measuring import parser, show, spread, time_alternating, write_json
 
 CASES = {
     "python -c pass": ("-c", "pass"),
@@ -24,12 +24,12 @@ CASES = {
 
 
 def main() -> None:
-    """Print the median of each, and what it takes beyond Python itself."""
+    """Print the median of each command, and its time beyond that of Python itself."""
     options = parser(__doc__, repeats=5, quick=3).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         cases = CASES | reports(Path(folder) / "run")
-        taken = in_turns(
-            {name: functools.partial(start, words) for name, words in cases.items()}, options.repeats
+        taken = time_alternating(
+            {name: functools.partial(start, argv) for name, argv in cases.items()}, options.repeats
         )
     nothing = taken["python -c pass"]
     rows = []
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def reports(run: Path) -> dict[str, tuple[str, ...]]:
-    """A small run is made, and commands that report on it."""
+    """Make a small run; returns the commands that report on it."""
     recipe = run.with_suffix(".toml")
     recipe.write_text('[data]\nlimit = 200\n[method]\nname = "mcc"\nrounds = 2\n')
     start(("-m", "fedmcc", "run", str(recipe), "--out", str(run), "--no-report"))
@@ -54,9 +54,9 @@ def reports(run: Path) -> dict[str, tuple[str, ...]]:
     }
 
 
-def start(words: tuple[str, ...]) -> None:
-    """Let a process begin and end."""
-    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def start(argv: tuple[str, ...]) -> None:
+    """Run a process to its end."""
+    subprocess.run([sys.executable, *argv], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

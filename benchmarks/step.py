@@ -1,6 +1,6 @@
-"""What a step of FedMCC's first stage costs beyond its network, measured in turns in one run.
+"""The overhead of a step of FedMCC's first stage over its bare network, measured alternately.
 
-The bare network is two online passes forward and backward and two target passes forward, on ready tensors.
+The bare network is two online passes, forward and backward, and two target passes, forward, on given tensors.
 
 python benchmarks/step.py [--quick] [--threads 1] [--repeats 5] [--json FILE]
 """
@@ -18,11 +18,11 @@ from fedmcc.networks.momentum import MomentumPair
 from fedmcc.runs.build import build_network
 from fedmcc.training.loop import train, trainable, view_pairs
 from fedmcc.training.torch_setup import set_up_torch
-from measuring import in_turns, parser, ratios, show, spread, write_json
+from measuring import parser, ratios, show, spread, time_alternating, write_json
 
 
 class Case(NamedTuple):
-    """An encoder, the images it sees, and how many of them in a step."""
+    """An encoder, its images, and the number of images in a step."""
 
     encoder: str
     preset: str
@@ -42,13 +42,13 @@ PARTS = ("views", "loss", "optimiser", "target")
 
 def main() -> None:
     """Measure every case and print a row for each."""
-    made = parser(__doc__, repeats=5, quick=3)
-    made.add_argument("--threads", type=int, default=1)
-    options = made.parse_args()
+    arguments = parser(__doc__, repeats=5, quick=3)
+    arguments.add_argument("--threads", type=int, default=1)
+    options = arguments.parse_args()
     set_up_torch(options.threads)
     print(f"{options.threads} threads; shares of the bare network's time in %, median (quartiles)")
     taken = {
-        f"{case.encoder} {case.size} px, {case.batch}": in_turns(workload(case), options.repeats)
+        f"{case.encoder} {case.size} px, {case.batch}": time_alternating(workload(case), options.repeats)
         for case in CASES
     }
     show(("step", "bare, ms", "whole, ms", "beyond, %", *PARTS), [row(*pair) for pair in taken.items()])
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def row(name: str, taken: dict[str, list[float]]) -> list[str]:
-    """Milliseconds of a bare step and of a whole one, and what the parts take of the bare one, in percent."""
+    """Milliseconds of a bare and a whole step, and the parts in percent of the bare step."""
     bare, whole = spread(taken["bare"]), spread(taken["step"])
     low, middle, high = (100 * (ratio - 1) for ratio in ratios(taken["step"], taken["bare"]))
     shares = [f"{100 * spread(taken[part]).median / bare.median:.1f}" for part in PARTS]
@@ -65,7 +65,7 @@ def row(name: str, taken: dict[str, list[float]]) -> list[str]:
 
 
 def workload(case: Case) -> dict[str, Callable[[], object]]:
-    """A step as training does it, the bare network, and the parts that are beyond it."""
+    """Functions that run a whole step, the bare network, and the parts of the overhead."""
     config = parse(
         {
             "clusters": 10,
@@ -98,7 +98,7 @@ def workload(case: Case) -> dict[str, Callable[[], object]]:
 
 
 def bare(net: MomentumPair, a: Tensor, b: Tensor) -> None:
-    """The network alone."""
+    """Run the network alone, forward and backward."""
     net.zero_grad()
     with torch.no_grad():
         for view in (a, b):

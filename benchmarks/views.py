@@ -1,4 +1,4 @@
-"""Views of this package against kornia's equivalent pipeline, measured in turns in one run.
+"""Views of this package against the equivalent pipeline of kornia, measured alternately.
 
 python benchmarks/views.py [--quick] [--threads 2] [--repeats 15] [--json FILE]
 """
@@ -13,26 +13,26 @@ from torch import nn
 
 from fedmcc.training.torch_setup import set_up_torch
 from fedmcc.views import PRESETS, Views
-from measuring import in_turns, parser, ratios, show, spread, write_json
+from measuring import parser, ratios, show, spread, time_alternating, write_json
 
 BATCH = 256
 
 
 @dataclass(frozen=True)
 class Case:
-    """A batch of images and the two ways to make a view of each."""
+    """A batch of images, the preset, and the equivalent pipeline of kornia."""
 
     preset: str
     channels: int
     size: int
-    rival: Callable[[Views, int], nn.Module]
+    pipeline: Callable[[Views, int], nn.Module]
 
 
 def main() -> None:
     """Measure every case and print a row for each."""
-    made = parser(__doc__, repeats=15, quick=5)
-    made.add_argument("--threads", type=int, default=2)
-    options = made.parse_args()
+    arguments = parser(__doc__, repeats=15, quick=5)
+    arguments.add_argument("--threads", type=int, default=2)
+    options = arguments.parse_args()
     set_up_torch(options.threads)
     print(f"Milliseconds per image, batch {BATCH}, {options.threads} threads, median (quartiles)")
     figures = {f"{case.preset}, {case.channels}×{case.size}×{case.size}": case for case in CASES}
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def photo(views: Views, size: int) -> nn.Module:
-    """Kornia's form of the preset `photo`."""
+    """The preset `photo` in kornia."""
     strengths = (views.brightness, views.contrast, views.saturation, views.hue)
     return nn.Sequential(
         kornia.RandomResizedCrop((size, size), scale=views.crop, ratio=views.ratio),
@@ -57,9 +57,9 @@ def photo(views: Views, size: int) -> nn.Module:
 
 
 def digits(views: Views, size: int) -> nn.Module:
-    """Kornia's form of the preset `digits`."""
+    """The preset `digits` in kornia."""
     zoom = (views.crop[0] ** 0.5, views.crop[1] ** 0.5)
-    far = views.shift / 2  # kornia counts whole widths
+    far = views.shift / 2  # kornia counts in whole widths
     tilt = degrees(atan(views.shear))
     return nn.Sequential(
         kornia.RandomAffine(views.rotation, translate=(far, far), scale=zoom + zoom, shear=tilt, p=1.0),
@@ -71,14 +71,15 @@ CASES = (Case("photo", 3, 32, photo), Case("photo", 3, 96, photo), Case("digits"
 
 
 def measure(case: Case, repeats: int) -> dict[str, list[float]]:
-    """Seconds of a batch of both, taken in turns so that both meet the same machine."""
+    """Seconds per batch of both, measured alternately."""
     generator = torch.Generator().manual_seed(0)
     shape = (BATCH, case.channels, case.size, case.size)
     images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
     views = PRESETS[case.preset]
-    rival = case.rival(views, case.size)
-    return in_turns(
-        {"fedmcc": lambda: views(images, generator), "kornia": lambda: rival(images.float() / 255)}, repeats
+    pipeline = case.pipeline(views, case.size)
+    return time_alternating(
+        {"fedmcc": lambda: views(images, generator), "kornia": lambda: pipeline(images.float() / 255)},
+        repeats,
     )
 
 
