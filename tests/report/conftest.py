@@ -1,4 +1,4 @@
-"""Run directories written by hand: what a report reads, without any training."""
+"""Run directories written by hand, without any training."""
 
 import io
 import json
@@ -45,7 +45,7 @@ def row(stage: str, number: int, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def written(tmp_path: Path) -> Written:
-    """Writes a finished run of two stages, or what is said of it."""
+    """Writes a finished run of two stages; keyword arguments change it."""
 
     def write(name: str = "run", seed: int = 0, method: str = "mcc", acc: float = 0.5, **more: Any) -> Run:
         text = CONFIG.format(seed=seed, method=method, threads=more.get("threads", 1))
@@ -60,14 +60,14 @@ def written(tmp_path: Path) -> Written:
         np.savez_compressed(buffer, clients=np.array(["0", "1"]), **rows)
         (run.path / "partition.npz").write_bytes(buffer.getvalue())
         scores = {"head": {"acc": acc, "nmi": acc, "ari": acc}, "features": {}, "pixels": {}}
-        found = {
+        content = {
             "images": 4,
             "scores": scores,
             "knn": None,
             "label_free": {"confidence": 0.75},
             "warning": None,
         }
-        run.scores_file.write_text(json.dumps(found))
+        run.scores_file.write_text(json.dumps(content))
         return run
 
     return write

@@ -1,4 +1,4 @@
-"""Clusters are described as a slow count finds them, and shown by the right images."""
+"""Descriptions of clusters match a slow count, and the gallery shows the right images."""
 
 import base64
 import io
@@ -8,22 +8,24 @@ from PIL import Image
 
 from fedmcc.data.base import ImageSet
 from fedmcc.report.clusters import class_colours, confusion, describe
-from fedmcc.report.gallery import build_cards
-from fedmcc.report.map_cache import Landscape
+from fedmcc.report.gallery import Card, GalleryImage, build_cards
+from fedmcc.report.map_cache import ImageMap
 from fedmcc.report.palette import palette
-from fedmcc.report.run_facts import Assigned
-from fedmcc.report.thumbnails import sheet
+from fedmcc.report.run_facts import Assignments
+from fedmcc.report.thumbnails import sprite_sheet
 
 
-def assigned(count: int = 60, confident: bool = True) -> Assigned:
+def assigned(count: int = 60, confident: bool = True) -> Assignments:
     draw = np.random.default_rng(0)
     labels = draw.integers(-1, 3, count)
     clusters = np.where(draw.random(count) < 0.7, (labels + 2) % 4, draw.integers(0, 4, count))
     confidence = draw.random(count).astype(np.float32) if confident else None
-    return Assigned(clusters, confidence, labels, ("x", "y", "z"), [str(number) for number in range(count)])
+    return Assignments(
+        clusters, confidence, labels, ("x", "y", "z"), [str(number) for number in range(count)]
+    )
 
 
-def opened(url: str) -> Image.Image:
+def decoded(url: str) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(url.split(",")[1])))
 
 
@@ -36,7 +38,7 @@ def test_confusion_counts_every_labelled_image_once() -> None:
     assert np.array_equal(confusion(found, 5), slow)
 
 
-def test_clusters_are_in_the_order_of_their_classes_and_lend_them_their_colours() -> None:
+def test_clusters_are_ordered_by_their_classes_which_have_their_colours() -> None:
     clusters = describe(assigned(), 6)
     assert [cluster.matched for cluster in clusters] == ["x", "y", "z", None, None, None]
     assert [cluster.number for cluster in clusters] == [2, 3, 0, 1, 4, 5]
@@ -50,42 +52,55 @@ def test_many_colours_are_all_different() -> None:
     assert palette(3) == palette(200)[:3]
 
 
+def cards(found: Assignments, typicality: np.ndarray) -> list[Card]:
+    """The gallery of empty images: one card for each of the four clusters."""
+    image_map = ImageMap(np.arange(60), np.zeros((60, 2), np.float32), typicality.astype(np.float32))
+    made = build_cards(ImageSet(np.zeros((60, 3, 8, 8), np.uint8)), found, image_map, describe(found, 4))
+    assert sorted(card.cluster.number for card in made) == [0, 1, 2, 3]
+    return made
+
+
+def rows_of(images: list[GalleryImage]) -> list[int]:
+    """The rows of the images on a card."""
+    return [int(image.caption.split("image ")[1]) for image in images]
+
+
 def test_the_gallery_shows_the_most_typical_and_the_least_certain() -> None:
     found = assigned()
-    typical = np.random.default_rng(1).random(60).astype(np.float32)
-    images = ImageSet(np.zeros((60, 1, 8, 8), np.uint8))
-    for card in build_cards(
-        images, found, Landscape(np.arange(60), np.zeros((60, 2), np.float32), typical), describe(found, 4)
-    ):
-        rows = np.flatnonzero(found.clusters == card.cluster.number)
-        first = [int(shown.caption.split("image ")[1]) for shown in card.typical]
-        last = [int(shown.caption.split("image ")[1]) for shown in card.uncertain]
-        assert first == sorted(rows, key=lambda row: -typical[row])[: len(first)]
-        assert not set(first) & set(last)
-        rest = [row for row in rows if row not in first]
-        assert last == sorted(rest, key=lambda row: found.confidence[row])[: len(last)]
+    typicality = np.random.default_rng(1).random(60)
+    for card in cards(found, typicality):
+        members = np.flatnonzero(found.clusters == card.cluster.number)
+        count = min(12, len(members) // 2)
+        typical = sorted(members, key=lambda row: -typicality[row])[:count]
+        others = sorted(set(members) - set(typical), key=lambda row: found.confidence[row])
+        assert count > 0
+        assert rows_of(card.typical) == typical
+        assert rows_of(card.uncertain) == others[:count]
 
 
 def test_images_of_another_class_are_marked() -> None:
     found = assigned(confident=False)
-    seen = Landscape(np.arange(60), np.zeros((60, 2), np.float32), np.zeros(60, np.float32))
-    for card in build_cards(ImageSet(np.zeros((60, 3, 8, 8), np.uint8)), found, seen, describe(found, 4)):
-        for shown in (*card.typical, *card.uncertain):
-            label = found.labels[int(shown.caption.split("image ")[1])]
-            assert shown.odd == (label >= 0 and card.cluster.matched not in (None, "xyz"[label]))
+    marked = []
+    for card in cards(found, np.zeros(60)):
+        shown = [*card.typical, *card.uncertain]
+        labels = found.labels[rows_of(shown)]
+        other = [label >= 0 and card.cluster.matched not in (None, "xyz"[label]) for label in labels]
+        assert [image.mismatched for image in shown] == other
+        marked += other
+    assert {*marked} == {True, False}
 
 
-def test_each_picture_is_at_its_place_on_the_sheet() -> None:
+def test_each_image_is_at_its_place_on_the_sheet() -> None:
     levels = np.arange(0, 220, 20, dtype=np.uint8)
     images = np.broadcast_to(levels[::-1, None, None, None], (11, 1, 10, 16))
-    found = sheet(images, np.arange(11)[::-1])
+    found = sprite_sheet(images, np.arange(11)[::-1])
     assert (found.width, found.height, found.columns, found.rows) == (16, 10, 4, 3)
-    pixels = np.asarray(opened(found.url).convert("L"))
+    pixels = np.asarray(decoded(found.url).convert("L"))
     for place, level in enumerate(levels):
         row, column = divmod(place, 4)
         assert abs(int(pixels[row * 10 + 5, column * 16 + 8]) - int(level)) <= 2
 
 
-def test_large_pictures_become_small() -> None:
-    found = sheet(np.zeros((2, 3, 224, 112), np.uint8), np.array([1]))
+def test_large_images_are_reduced() -> None:
+    found = sprite_sheet(np.zeros((2, 3, 224, 112), np.uint8), np.array([1]))
     assert (found.width, found.height) == (20, 40)

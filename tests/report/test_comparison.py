@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedmcc.report.build import write_report
-from fedmcc.report.comparison import compare, overlaid, summary
-from fedmcc.report.run_facts import read
-from fedmcc.report.run_groups import differences, grouped
+from fedmcc.report.comparison import compare, overlaid, summarise
+from fedmcc.report.run_facts import read_run
+from fedmcc.report.run_groups import differences, group_runs
 from fedmcc.runs.directory import Run
 
 Written = Callable[..., Run]
@@ -29,13 +29,13 @@ def runs(written: Written) -> list[Run]:
 
 
 def test_seeds_are_grouped_and_methods_are_not(runs: list[Run]) -> None:
-    groups = grouped([read(run.path) for run in runs])
+    groups = group_runs([read_run(run.path) for run in runs])
     assert [(group.name, len(group.runs)) for group in groups] == [("mcc", 3), ("fedmcc", 1)]
     assert differences(groups) == [{"key": "method.name", "values": ["mcc", "fedmcc"]}]
 
 
 def test_scores_are_means_with_their_deviation(runs: list[Run]) -> None:
-    several, one = (summary(group) for group in grouped([read(run.path) for run in runs]))
+    several, one = (summarise(group) for group in group_runs([read_run(run.path) for run in runs]))
     assert several["scores"]["acc"] == pytest.approx((np.mean(ACCURACIES), np.std(ACCURACIES, ddof=1)))
     assert one["scores"]["acc"] == (0.5, None)
 
@@ -49,12 +49,12 @@ def _score(values: tuple[float, ...], spread: float) -> dict[str, object]:
     return {"mean": float(np.mean(values)), "std": spread, "values": [*values], "split": "all", "images": 4}
 
 
-def test_protocols_are_compared_over_runs_and_of_a_single_run_over_its_seeds(runs: list[Run]) -> None:
+def test_protocol_scores_are_means_over_runs_or_over_the_seeds_of_a_single_run(runs: list[Run]) -> None:
     for run, value in zip(runs[:2], (0.5, 0.75), strict=True):
         _evaluated(run, value)
     _evaluated(runs[3], 0.25, 0.375, 0.5)
-    read_runs = [read(run.path) for run in runs]
-    several, one = (summary(group)["measured"]["linear acc"] for group in grouped(read_runs))
+    read_runs = [read_run(run.path) for run in runs]
+    several, one = (summarise(group)["evaluation"]["linear acc"] for group in group_runs(read_runs))
     assert several == pytest.approx((0.625, np.std([0.5, 0.75], ddof=1)))
     assert one == pytest.approx((0.375, 0.125))
     page = compare(read_runs)
@@ -65,13 +65,13 @@ def test_protocols_are_compared_over_runs_and_of_a_single_run_over_its_seeds(run
 def test_a_protocol_of_one_seed_has_no_deviation(written: Written) -> None:
     run = written()
     _evaluated(run, 0.5)
-    (group,) = grouped([read(run.path)])
-    assert summary(group)["measured"] == {"linear acc": (0.5, None)}
-    assert 'id="evaluation"' not in compare([read(written("other").path)])
+    (group,) = group_runs([read_run(run.path)])
+    assert summarise(group)["evaluation"] == {"linear acc": (0.5, None)}
+    assert 'id="evaluation"' not in compare([read_run(written("other").path)])
 
 
 def test_curves_are_overlaid_and_losses_of_stages_not_joined(runs: list[Run]) -> None:
-    groups = grouped([read(run.path) for run in runs])
+    groups = group_runs([read_run(run.path) for run in runs])
     lines = [line for line in overlaid(groups, "loss")["data"] if "fill" not in line]
     assert [(line["name"], line["x"]) for line in lines] == [
         (name, x) for name in ("mcc", "fedmcc") for x in ([1, 2], [3])
@@ -81,59 +81,59 @@ def test_curves_are_overlaid_and_losses_of_stages_not_joined(runs: list[Run]) ->
 
 
 def test_runs_that_are_all_the_same_still_have_names(written: Written) -> None:
-    (group,) = grouped([read(written(f"run{seed}", seed=seed).path) for seed in range(2)])
+    (group,) = group_runs([read_run(written(f"run{seed}", seed=seed).path) for seed in range(2)])
     assert group.name == "run0"
 
 
-def test_unfinished_runs_compare_as_far_as_they_are(written: Written) -> None:
+def test_unfinished_runs_are_compared_too(written: Written) -> None:
     run = written()
     run.scores_file.unlink()
-    page = compare([read(run.path), read(written("other", method="fedmcc").path)])
+    page = compare([read_run(run.path), read_run(written("other", method="fedmcc").path)])
     assert "not yet" in page
 
 
-def test_configurations_never_share_a_name_nor_a_click(written: Written) -> None:
+def test_configurations_share_neither_a_name_nor_a_legend_entry(written: Written) -> None:
     runs = [written("other", method="fedmcc"), *(written(f"rounds{rounds}") for rounds in (2, 4))]
     for run, rounds in zip(runs[1:], (2, 4), strict=True):
         text = run.config_file.read_text()
         run.config_file.write_text(text.replace("[method]", f"[method]\nrounds = {rounds}"))
-    groups = grouped([read(run.path) for run in runs])
+    groups = group_runs([read_run(run.path) for run in runs])
     assert [group.name for group in groups] == ["fedmcc", "mcc, rounds 2", "mcc, rounds 4"]
     assert len({line["legendgroup"] for line in overlaid(groups, "acc")["data"]}) == 3
 
 
-def test_names_that_are_cut_in_a_legend_still_differ(written: Written) -> None:
+def test_names_that_are_shortened_in_a_legend_still_differ(written: Written) -> None:
     names = [f"{'long' * 5}-{middle}-{'long' * 5}" for middle in "ab"]
-    groups = grouped([read(written(name, method=name).path) for name in names])
+    groups = group_runs([read_run(written(name, method=name).path) for name in names])
     shown = {line["name"] for line in overlaid(groups, "acc")["data"]}
     assert len(shown) == 2
     assert max(map(len, shown)) < len(names[0])
 
 
-def test_names_that_options_do_not_tell_apart_are_those_of_runs(written: Written) -> None:
+def test_groups_whose_options_have_equal_names_are_named_by_their_runs(written: Written) -> None:
     runs = [written(name) for name in ("one", "two")]
     for run, section in zip(runs, ("method", "partition"), strict=True):  # the same last word
         text = run.config_file.read_text()
         run.config_file.write_text(text.replace(f"[{section}]", f"[{section}]\nwidth = 2"))
-    assert [group.name for group in grouped([read(run.path) for run in runs])] == [
+    assert [group.name for group in group_runs([read_run(run.path) for run in runs])] == [
         "width 2, one",
         "width 2, two",
     ]
 
 
-def test_a_mean_says_of_how_many_runs_it_is(runs: list[Run]) -> None:
+def test_a_mean_has_the_number_of_its_runs(runs: list[Run]) -> None:
     runs[2].scores_file.unlink()
     _evaluated(runs[0], 0.5)
-    page = compare([read(run.path) for run in runs])
+    page = compare([read_run(run.path) for run in runs])
     counts = re.findall(r"</i>mcc</td><td class=\"number\">([^<]+)</td>", page)
-    assert counts == ["2 of 3", "1 of 3"]  # with scores, and with what a protocol says
+    assert counts == ["2 of 3", "1 of 3"]  # with scores, and with the scores of a protocol
     assert re.search(r"0\.625 .{0,30}± 0\.177", page)
 
 
-def test_a_score_that_fewer_runs_have_says_so(runs: list[Run]) -> None:
+def test_a_score_of_fewer_runs_is_marked(runs: list[Run]) -> None:
     scores = json.loads(runs[0].scores_file.read_text())
     runs[0].scores_file.write_text(json.dumps(scores | {"knn": 0.875}))
-    page = compare([read(run.path) for run in runs])
+    page = compare([read_run(run.path) for run in runs])
     assert '0.875 <span class="spread">(1 run)</span>' in page
 
 
@@ -144,11 +144,11 @@ def test_a_run_given_twice_counts_once(runs: list[Run], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "groups"), [("mnist", 1), ("folder", 2)])
-def test_a_place_tells_data_sets_apart_only_where_it_chooses_them(
+def test_the_root_distinguishes_only_data_sets_that_it_chooses(
     written: Written, name: str, groups: int
 ) -> None:
     runs = [written(f"run{seed}", seed=seed) for seed in range(2)]
     for run in runs:
         text = run.config_file.read_text().replace('"digits"', f'"{name}"\nroot = "/data/{run.path.name}"')
         run.config_file.write_text(text)
-    assert len(grouped([read(run.path) for run in runs])) == groups
+    assert len(group_runs([read_run(run.path) for run in runs])) == groups

@@ -1,4 +1,4 @@
-"""The paper's figures are files that others can open, and a missing library is a sentence."""
+"""The figures are valid SVG and PNG files, and a missing matplotlib is an error with a remedy."""
 
 import re
 import sys
@@ -17,24 +17,24 @@ from typer.testing import CliRunner
 
 from fedmcc.cli import app
 from fedmcc.errors import InputError
-from fedmcc.report import map_cache
 from fedmcc.report.figures import _holdings, write_figures
-from fedmcc.report.map_cache import Landscape
-from fedmcc.report.run_facts import Facts, Shares, read
+from fedmcc.report.map_cache import ImageMap, save_map
+from fedmcc.report.run_facts import Facts, Partition, read_run
 from fedmcc.runs.directory import Run
+from fedmcc.storage.safetensor_files import save_state
 
 
 @pytest.fixture
 def run(written: Callable[..., Run]) -> Run:
     run = written()
     run.model_file.write_bytes(b"a network")
-    map_cache.save(run, Landscape(np.arange(4), np.eye(4, 2, dtype=np.float32), np.zeros(4, np.float32)))
+    save_map(run, ImageMap(np.arange(4), np.eye(4, 2, dtype=np.float32), np.zeros(4, np.float32)))
     return run
 
 
 def test_each_figure_is_a_vector_and_a_pixel_file(run: Run, tmp_path: Path) -> None:
-    names, complaint = write_figures(run.path, tmp_path / "new" / "figures")
-    assert complaint is None
+    names, warning = write_figures(run.path, tmp_path / "new" / "figures")
+    assert warning is None
     assert names == ["accuracy", "loss", "tsne-clusters", "tsne-classes"]
     for name in names:
         drawn = ElementTree.parse(tmp_path / "new" / "figures" / f"{name}.svg")
@@ -43,36 +43,38 @@ def test_each_figure_is_a_vector_and_a_pixel_file(run: Run, tmp_path: Path) -> N
             assert np.asarray(picture.convert("L")).min() < 128
 
 
-def test_without_matplotlib_a_sentence_says_how_to_get_it(
+def test_without_matplotlib_the_error_says_how_to_install_it(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InputError, match=r"pip install fedmcc\[figures\]"):
+    with pytest.raises(InputError, match=r"pip install 'fedmcc\[figures\]'"):
         write_figures(run.path, tmp_path / "figures")
     assert not (tmp_path / "figures").exists()
 
 
-def test_where_the_images_are_not_here_the_rest_is_drawn(written: Callable[..., Run], tmp_path: Path) -> None:
+def test_without_the_images_the_other_figures_are_drawn(written: Callable[..., Run], tmp_path: Path) -> None:
     run = written()
+    save_state(run.model_file, {})
     config = run.config_file.read_text().replace('name = "digits"', 'name = "folder"\nroot = "/elsewhere"')
     run.config_file.write_text(config)
     result = CliRunner().invoke(app, ["plot", str(run.path), "--out", str(tmp_path / "figures")])
     assert result.exit_code == 0, result.output
     assert {path.stem for path in (tmp_path / "figures").iterdir()} == {"accuracy", "loss"}
-    assert "tsne-clusters and tsne-classes cannot be drawn. There is no folder /elsewhere" in result.stderr
+    reason = f"The images of {run.path} cannot be loaded: There is no folder /elsewhere"
+    assert f"tsne-clusters and tsne-classes cannot be drawn. {reason}" in result.stderr
 
 
 @pytest.mark.parametrize("error", [PermissionError("Permission denied"), FloatingPointError("not finite")])
-def test_whatever_hides_the_images_the_rest_is_drawn(
+def test_after_any_error_of_the_images_the_other_figures_are_drawn(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr("fedmcc.report.figures.located", Mock(side_effect=error))
+    monkeypatch.setattr("fedmcc.report.figures.load_or_compute_map", Mock(side_effect=error))
     written = write_figures(run.path, tmp_path / "figures")
     assert written.names == ["accuracy", "loss"]
-    assert str(error) in (written.complaint or "")
+    assert str(error) in (written.warning or "")
 
 
-def test_a_stage_of_one_round_has_a_point(written: Callable[..., Run], tmp_path: Path) -> None:
+def test_a_run_of_one_round_is_drawn_as_a_point(written: Callable[..., Run], tmp_path: Path) -> None:
     run = written()
     run.metrics_file.write_text(run.metrics_file.read_text().splitlines(keepends=True)[-1])
     assert write_figures(run.path, tmp_path).names[:2] == ["accuracy", "loss"]
@@ -87,18 +89,20 @@ def test_long_names_neither_touch_nor_leave_the_figure(run: Run, tmp_path: Path)
     names = [f"Pneumonia with a very long finding name {number}" for number in range(10)]
     lines = [f"{place},{place % 2},0.9000,{names[place % 10]}" for place in range(40)]
     run.assignments_file.write_text("\n".join(["image,cluster,confidence,label", *lines, ""]))
-    seen = np.random.default_rng(0).standard_normal((40, 2)).astype(np.float32)
-    map_cache.save(run, Landscape(np.arange(40), seen, np.zeros(40, np.float32)))
+    points = np.random.default_rng(0).standard_normal((40, 2)).astype(np.float32)
+    save_map(run, ImageMap(np.arange(40), points, np.zeros(40, np.float32)))
     write_figures(run.path, tmp_path / "figures")
     with Image.open(tmp_path / "figures" / "tsne-classes.png") as picture:
         pixels = np.asarray(picture.convert("L"))
     assert pixels[:, [0, -1]].min() == 255
-    shares = Shares(tuple("abcdefghijklmno"), (np.arange(1),) * 15, tuple(names), np.ones((15, 10), np.int64))
-    assert_apart(replace(read(run.path), shares=shares))
+    partition = Partition(
+        tuple("abcdefghijklmno"), (np.arange(1),) * 15, tuple(names), np.ones((15, 10), np.int64)
+    )
+    assert_no_overlap(replace(read_run(run.path), partition=partition))
 
 
-def assert_apart(facts: Facts) -> None:
-    """No name of a class lies on that of another."""
+def assert_no_overlap(facts: Facts) -> None:
+    """The names of the classes do not overlap."""
     draw, figure = _holdings(facts), Figure(figsize=(6.0, 3.4), layout="constrained")
     assert draw is not None
     draw(axes := figure.add_subplot())

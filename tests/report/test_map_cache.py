@@ -1,53 +1,52 @@
-"""What a report keeps for the next one is used for the same network only."""
+"""The cached map of a report is used for the same network only."""
 
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from fedmcc.report import map_cache
-from fedmcc.report.map_cache import Landscape
+from fedmcc.report.map_cache import FILE, ImageMap, load_map, save_map
 from fedmcc.runs.directory import Run
 
-SEEN = Landscape(np.array([0, 2]), np.ones((2, 2), np.float32), np.zeros(4, np.float32))
+IMAGE_MAP = ImageMap(np.array([0, 2]), np.ones((2, 2), np.float32), np.zeros(4, np.float32))
 
 
 @pytest.fixture
 def run(written: Callable[..., Run]) -> Run:
     run = written()
     run.model_file.write_bytes(b"a network")
-    map_cache.save(run, SEEN)
+    save_map(run, IMAGE_MAP)
     return run
 
 
-def test_it_is_read_back(run: Run) -> None:
-    found = map_cache.load(run)
-    assert found is not None
-    assert np.array_equal(found.rows, SEEN.rows)
-    assert np.array_equal(found.points, SEEN.points)
-    assert np.array_equal(found.typicality, SEEN.typicality)
+def test_a_cached_map_is_read_back(run: Run) -> None:
+    loaded = load_map(run)
+    assert loaded is not None
+    assert np.array_equal(loaded.rows, IMAGE_MAP.rows)
+    assert np.array_equal(loaded.points, IMAGE_MAP.points)
+    assert np.array_equal(loaded.typicality, IMAGE_MAP.typicality)
 
 
-def test_another_network_makes_its_own(run: Run) -> None:
+def test_the_map_of_another_network_is_not_used(run: Run) -> None:
     run.model_file.write_bytes(b"another network")
-    assert map_cache.load(run) is None
+    assert load_map(run) is None
 
 
 def test_a_damaged_file_is_not_used(run: Run) -> None:
-    path = run.path / map_cache.FILE
+    path = run.path / FILE
     path.write_bytes(path.read_bytes()[:40])
-    assert map_cache.load(run) is None
+    assert load_map(run) is None
 
 
-def test_of_an_unfinished_run_nothing_is_kept(written: Callable[..., Run]) -> None:
+def test_the_map_of_an_unfinished_run_is_not_cached(written: Callable[..., Run]) -> None:
     run = written("unfinished")
-    map_cache.save(run, SEEN)
-    assert not (run.path / map_cache.FILE).exists()
+    save_map(run, IMAGE_MAP)
+    assert not (run.path / FILE).exists()
 
 
-def test_a_run_that_cannot_be_written_to_is_looked_at_each_time(written: Callable[..., Run]) -> None:
-    run = written("kept")
+def test_a_run_that_cannot_be_written_to_has_no_cache(written: Callable[..., Run]) -> None:
+    run = written("read-only")
     run.model_file.write_bytes(b"a network")
     (run.path / "cache").write_text("no folder can be made here")
-    map_cache.save(run, SEEN)
-    assert map_cache.load(run) is None
+    save_map(run, IMAGE_MAP)
+    assert load_map(run) is None

@@ -1,4 +1,4 @@
-"""The picture of who holds what can be read: discs in proportion, names and totals beside them."""
+"""The picture of images per client and class: discs in proportion, names and totals beside them."""
 
 from pathlib import Path
 
@@ -8,32 +8,32 @@ from PIL import Image
 
 from fedmcc.data.partition import Holdings
 from fedmcc.errors import InputError
-from fedmcc.report.pictures import DISC, write_holdings
+from fedmcc.report.pictures import DISC_COLOUR, write_holdings
 
 
-def drawn(counts: list[list[int]], path: Path) -> np.ndarray:
-    """Where the picture has ink that is neither white nor text."""
+def discs(counts: list[list[int]], path: Path) -> np.ndarray:
+    """The pixels that have the colour of a disc."""
     table = np.array(counts, dtype=np.int64)
     names = [tuple(map(str, range(length))) for length in table.shape]
     write_holdings(Holdings(*names, table), path)
     with Image.open(path) as picture:
-        colour = np.array([int(DISC[place : place + 2], 16) for place in (1, 3, 5)])
+        colour = np.array([int(DISC_COLOUR[start : start + 2], 16) for start in (1, 3, 5)])
         return (np.abs(np.asarray(picture.convert("RGB")).astype(int) - colour).sum(axis=2)) < 30
 
 
 def test_the_area_of_a_disc_is_the_number_of_images(tmp_path: Path) -> None:
     counts = np.zeros((40, 40), int)  # cells too small for numbers, which would cover the discs
     counts[3, 4] = 400
-    alone = drawn(counts.tolist(), tmp_path / "one.png").sum()
+    alone = discs(counts.tolist(), tmp_path / "one.png").sum()
     counts[20, 25] = 100
-    both = drawn(counts.tolist(), tmp_path / "two.png").sum()
+    both = discs(counts.tolist(), tmp_path / "two.png").sum()
     assert both / alone == pytest.approx(1.25, rel=0.05)
 
 
 def test_clients_are_rows_and_classes_columns(tmp_path: Path) -> None:
     counts = np.zeros((30, 40), int)
     counts[3, 4] = counts[3, 14] = counts[13, 4] = 9
-    rows, columns = np.nonzero(drawn(counts.tolist(), tmp_path / "table.png"))
+    rows, columns = np.nonzero(discs(counts.tolist(), tmp_path / "table.png"))
     cell = 30  # 1200 pixels for 40 columns
     assert rows.max() - rows.min() == pytest.approx(11 * cell, abs=5)
     assert columns.max() - columns.min() == pytest.approx(11 * cell, abs=5)
@@ -41,12 +41,12 @@ def test_clients_are_rows_and_classes_columns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 100), (1000, 10)])
 def test_any_number_of_clients_and_classes_fits(tmp_path: Path, shape: tuple[int, int]) -> None:
-    ink = drawn(np.ones(shape, int).tolist(), tmp_path / "new" / "table.png")
-    assert shape[0] * 6 <= ink.shape[0] <= shape[0] * 56 + 100
-    assert shape[1] * 6 <= ink.shape[1] <= shape[1] * 56 + 200
+    mask = discs(np.ones(shape, int).tolist(), tmp_path / "new" / "table.png")
+    assert shape[0] * 6 <= mask.shape[0] <= shape[0] * 56 + 100
+    assert shape[1] * 6 <= mask.shape[1] <= shape[1] * 56 + 200
 
 
-def test_long_names_are_cut_and_empty_tables_drawn(tmp_path: Path) -> None:
+def test_long_names_are_shortened_and_empty_tables_drawn(tmp_path: Path) -> None:
     write_holdings(Holdings(("x" * 500,), ("y" * 500,), np.zeros((1, 1), np.int64)), tmp_path / "a.png")
     with Image.open(tmp_path / "a.png") as picture:
         assert max(picture.size) < 600

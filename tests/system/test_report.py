@@ -1,5 +1,6 @@
-"""The report as people see it: in a browser, light and dark, wide and narrow, with and without images."""
+"""The report in a browser: light and dark, wide and narrow, with and without images."""
 
+import csv
 import json
 import os
 import re
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from typer.testing import CliRunner
 
 from fedmcc import config
@@ -21,28 +22,28 @@ Command = Callable[..., Result]
 Opened = Callable[..., Page]
 
 FEDERATED = ["partition.name=dirichlet", "partition.clients=3", "method.rounds=2", "data.limit=120"]
-# No part of Chromium may phone home, and containers have no sandbox for it.
+# Chromium must not connect to its vendor, and containers have no sandbox for it.
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 ARGUMENTS += ("--disable-background-networking", "--disable-component-update")
-DRAWN = "[...document.querySelectorAll('.chart')].every(chart => chart.querySelector('.main-svg'))"
-PATIENCE = 240_000  # milliseconds: a busy machine takes its time over 5 MB of script
-MISSING = "Chromium is not on PATH: install it, with `apt-get install chromium` on Debian."
+ALL_CHARTS_DRAWN = "[...document.querySelectorAll('.chart')].every(chart => chart.querySelector('.main-svg'))"
+TIMEOUT = 240_000  # milliseconds: a busy machine is slow to read 5 MB of script
+NO_CHROMIUM = "Chromium is not on PATH: install it, with `apt-get install chromium` on Debian."
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     program = shutil.which("chromium")
     if program is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(MISSING)
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(NO_CHROMIUM)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS, timeout=PATIENCE)
+        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS, timeout=TIMEOUT)
         yield browser
         browser.close()
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> Path:
-    """Two runs that differ in their seed; in one a client was refused, one dropped, and privacy counted."""
+    """Two runs of different seeds; the second has a refused and a dropped client, ε and an evaluation."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "tiny.toml").write_text(tiny)
     for seed in (1, 2):
@@ -66,19 +67,19 @@ def page_file(trained: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def opened(browser: Browser) -> Iterator[Opened]:
-    """Opens a page; it must ask nobody for anything and complain of nothing."""
+    """Opens a page, which must load nothing from the network and log nothing to the console."""
     contexts, noise = [], []
 
     def open_page(path: Path, width: int = 1280, scheme: str = "light", **options: Any) -> Page:
         shape = {"width": width, "height": 900}
         contexts.append(browser.new_context(viewport=shape, color_scheme=scheme, **options))
         page = contexts[-1].new_page()
-        page.set_default_timeout(PATIENCE)
+        page.set_default_timeout(TIMEOUT)
         page.on("console", lambda message: noise.append(message.text))
         page.on("pageerror", lambda error: noise.append(str(error)))
         page.on("request", lambda request: noise.append(request.url) if request.url[:4] == "http" else None)
         page.goto(path.resolve().as_uri())
-        page.wait_for_function(DRAWN)
+        page.wait_for_function(ALL_CHARTS_DRAWN)
         assert noise == []
         return page
 
@@ -104,9 +105,9 @@ def dark(opened: Opened, page_file: Path) -> Page:
 
 
 def hovered(page: Page) -> Any:
-    """The card that shows with the mouse on a point of the map."""
-    page.locator("#landscape").scroll_into_view_if_needed()
-    box = page.locator("#landscape .point").nth(20).bounding_box()
+    """The card that appears when the mouse is on a point of the map."""
+    page.locator("#image-map").scroll_into_view_if_needed()
+    box = page.locator("#image-map .point").nth(20).bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     card = page.locator("#card")
@@ -115,14 +116,14 @@ def hovered(page: Page) -> Any:
 
 
 def loaded_pictures(page: Page, where: str) -> int:
-    """How many images there are, all of which have pixels."""
+    """Number of images, all of which must have pixels."""
     sizes = page.eval_on_selector_all(f"{where} img", "nodes => nodes.map(node => node.naturalWidth)")
     assert all(sizes)
     return len(sizes)
 
 
 def brightness(page: Page) -> list[float]:
-    """Of the ground and of a chart's writing: 0 is black, 1 white."""
+    """Brightness of the background and of a chart's text: 0 is black, 1 white."""
     found = [page.evaluate("getComputedStyle(document.body).backgroundColor")]
     tick = page.locator("[data-chart=loss] .xtick text").first
     found.append(tick.evaluate("node => getComputedStyle(node).fill"))
@@ -138,21 +139,22 @@ def test_the_map_shows_the_image_under_the_mouse(desktop: Page) -> None:
     card.wait_for(state="hidden")
 
 
-def test_a_finger_shows_the_image_too(phone: Page) -> None:
-    phone.locator("#landscape").scroll_into_view_if_needed()
-    box = phone.locator("#landscape .point").nth(20).bounding_box()
+def test_a_tap_shows_the_image_too(phone: Page) -> None:
+    phone.locator("#image-map").scroll_into_view_if_needed()
+    box = phone.locator("#image-map .point").nth(20).bounding_box()
     assert box is not None
     phone.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     phone.locator("#card .picture").wait_for(state="visible")
 
 
-def test_the_map_is_coloured_by_cluster_label_and_client(desktop: Page) -> None:
-    legend = desktop.locator("#landscape .legendtext")
-    assert 1 <= legend.count() <= 10
-    for key, count in (("client", 3), ("label", 10), ("cluster", legend.count())):
+def test_the_map_is_coloured_by_cluster_label_and_client(desktop: Page, trained: Path) -> None:
+    with (trained / "seed-2" / "assignments.csv").open() as file:
+        clusters = sorted({int(line["cluster"]) for line in csv.DictReader(file)})
+    assert clusters
+    for key, numbers in (("client", range(3)), ("label", range(10)), ("cluster", clusters)):
         desktop.get_by_role("button", name=key, exact=True).click()
-        desktop.wait_for_function(f"document.querySelectorAll('#landscape .legendtext').length == {count}")
-        assert legend.all_text_contents() == [str(number) for number in range(count)] or key == "cluster"
+        legend = desktop.locator("#image-map .legendtext")
+        expect(legend).to_have_text([str(number) for number in numbers], timeout=TIMEOUT)
 
 
 def test_gallery_and_views_show_images(desktop: Page) -> None:
@@ -162,17 +164,17 @@ def test_gallery_and_views_show_images(desktop: Page) -> None:
 
 
 def test_dark_mode_follows_the_system_and_the_button(desktop: Page, dark: Page) -> None:
-    ground, ink = brightness(desktop)
-    assert ground > 0.9 > 0.6 > ink
+    background, text = brightness(desktop)
+    assert background > 0.9 > 0.6 > text
     assert brightness(dark)[0] < 0.2 < 0.5 < brightness(dark)[1]
     dark.locator("#theme").click()
-    dark.wait_for_function("colour('--ink') === '#1d2127'")
-    assert brightness(dark) == [ground, ink]
+    dark.wait_for_function("colour('--text') === '#1d2127'")
+    assert brightness(dark) == [background, text]
     dark.locator("#theme").click()
     assert brightness(dark)[0] < 0.2
 
 
-def test_on_paper_the_page_is_light_and_has_no_contents(dark: Page) -> None:
+def test_on_paper_the_page_is_light_and_has_no_table_of_contents(dark: Page) -> None:
     dark.emulate_media(media="print")
     assert dark.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert dark.locator(".toc").is_hidden()
@@ -183,7 +185,7 @@ def test_on_paper_the_page_is_light_and_has_no_contents(dark: Page) -> None:
     assert brightness(dark)[0] < 0.2 < 0.5 < brightness(dark)[1]
 
 
-def test_on_paper_nothing_is_folded_and_nothing_touches(dark: Page) -> None:
+def test_on_paper_all_details_are_open_and_sections_do_not_touch(dark: Page) -> None:
     dark.emulate_media(media="print")
     dark.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert dark.get_by_text('name = "digits"').is_visible()
@@ -202,7 +204,7 @@ def test_a_narrow_page_does_not_scroll_sideways(phone: Page) -> None:
     assert phone.eval_on_selector_all(".chart, .cluster, .tile, h1", right) <= 400
 
 
-def test_everything_that_a_run_knows_is_on_the_page(desktop: Page) -> None:
+def test_everything_that_a_run_recorded_is_on_the_page(desktop: Page) -> None:
     charts = desktop.eval_on_selector_all("[data-chart]", "nodes => nodes.map(node => node.dataset.chart)")
     assert {"loss", "scores", "label-free", "features", "sizes", "confusion", "holdings"} <= set(charts)
     assert {"bytes", "seconds", "participants", "epsilon"} <= set(charts)
@@ -249,9 +251,7 @@ def test_the_tables_of_a_comparison_fit_or_keep_their_first_column(
     assert abs(box.locator("td.name").first.evaluate(left) - box.evaluate(left)) <= 1
 
 
-def test_without_labels_nothing_is_missing_or_empty(
-    opened: Opened, fedmcc: Command, unlabelled: Path
-) -> None:
+def test_without_labels_no_section_is_empty(opened: Opened, fedmcc: Command, unlabelled: Path) -> None:
     assert fedmcc("report", unlabelled).exit_code == 0
     page = opened(unlabelled / "report.html")
     assert page.locator("[data-chart=scores], [data-chart=confusion]").count() == 0
@@ -261,7 +261,7 @@ def test_without_labels_nothing_is_missing_or_empty(
     assert loaded_pictures(page, "#gallery") >= 2
 
 
-def test_images_that_are_gone_are_missed_in_a_sentence(
+def test_missing_images_are_a_warning_on_the_page(
     opened: Opened, fedmcc: Command, unlabelled: Path, pictures: Path
 ) -> None:
     for folder in (pictures, unlabelled / "cache"):
@@ -273,9 +273,7 @@ def test_images_that_are_gone_are_missed_in_a_sentence(
     assert page.locator("#gallery, #map, img").count() == 0
 
 
-def test_an_unfinished_run_is_shown_as_far_as_it_is(
-    opened: Opened, fedmcc: Command, unfinished: Path
-) -> None:
+def test_an_unfinished_run_is_shown_so_far(opened: Opened, fedmcc: Command, unfinished: Path) -> None:
     assert fedmcc("report", unfinished).exit_code == 0
     page = opened(unfinished / "report.html")
     assert "not finished" in page.locator(".notice").inner_text()

@@ -31,6 +31,6 @@ def plot(
     from fedmcc.terminal import output
 
     written = write_figures(run, out)
-    if written.complaint:
-        output.warn(written.complaint)
+    if written.warning:
+        output.warn(written.warning)
     output.say(f"Wrote {', '.join(written.names)} to {out}.")

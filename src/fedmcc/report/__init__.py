@@ -1,1 +1,1 @@
-"""A run as a page that people read: `writing.write_report` makes one HTML file, `figures` pictures."""
+"""HTML reports of runs (`build.write_report`) and figures for publications (`figures.write_figures`)."""

@@ -1,21 +1,22 @@
-"""From run directories to one HTML file."""
+"""Writes the report of one run, or the comparison of several, as one HTML file."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmcc.errors import InputError
-from fedmcc.report import map_cache
 from fedmcc.report.clusters import describe
+from fedmcc.report.comparison import compare
 from fedmcc.report.gallery import build_cards
-from fedmcc.report.map_cache import Landscape
+from fedmcc.report.map_cache import ImageMap, load_map
 from fedmcc.report.map_draw import draw_map
-from fedmcc.report.page import Pictured, render
-from fedmcc.report.run_facts import Assigned, Facts, read
-from fedmcc.report.thumbnails import sheet, thumbnail
+from fedmcc.report.page import ImageContent, render
+from fedmcc.report.run_facts import Assignments, Facts, read_run
+from fedmcc.report.thumbnails import sprite_sheet, thumbnail
 from fedmcc.storage.atomic_files import write_output
 
 if TYPE_CHECKING:
+    from fedmcc.report.map_compute import RunImages
     from fedmcc.runs.build import Experiment
 
 FILE = "report.html"
@@ -27,63 +28,66 @@ def write_report(
     images: bool = True,
     experiment: "Experiment | None" = None,
 ) -> Path:
-    """One run in full, or several compared; returns where the page is.
+    """Write the report of one run, or the comparison of several, and return its path.
 
-    `experiment` is that of the run, where its images and network are in memory already.
+    `experiment` is that of the finished run, if its images and network are in memory.
     """
-    paths = list({path.resolve(): path for path in paths}.values())  # each run counts once
-    facts = [read(path) for path in paths]
-    if len(facts) == 1:
-        target = out or paths[0] / FILE
-        write_output(target, render(facts[0], picture(facts[0], images, experiment)))
-        return target
-    from fedmcc.report.comparison import compare
-
-    target = out or Path(FILE)
-    write_output(target, compare(facts))
-    return target
+    paths = list({path.resolve(): path for path in paths}.values())  # a run given twice counts once
+    runs = [read_run(path) for path in paths]
+    if len(runs) == 1:
+        page, default = render(runs[0], _image_content(runs[0], images, experiment)), paths[0] / FILE
+    else:
+        page, default = compare(runs), Path(FILE)
+    write_output(out or default, page)
+    return out or default
 
 
-def picture(facts: Facts, images: bool, experiment: "Experiment | None" = None) -> Pictured:
-    """What is to be seen of the images, as far as they and the network can be found."""
-    kept = map_cache.load(facts.run)
-    if not images and kept is not None and facts.assigned is not None:
-        return Pictured(facts.assigned, draw_map(facts, facts.assigned, kept))
+def load_or_compute_map(facts: Facts) -> tuple[Assignments, ImageMap]:
+    """The clusters of a run and its map, which is computed unless an earlier report has cached it."""
+    image_map = load_map(facts.run)
+    if image_map is not None and facts.assignments is not None:
+        return facts.assignments, image_map
+    from fedmcc.report.map_compute import load_images
+
+    loaded = load_images(facts, image_map)
+    return loaded.assignments, loaded.image_map
+
+
+def _image_content(facts: Facts, images: bool, experiment: "Experiment | None") -> ImageContent:
+    """What the page shows of the images; if they cannot be loaded, a warning and what is known without."""
+    image_map = load_map(facts.run)
+    if not images and image_map is not None and facts.assignments is not None:
+        return _without_images(facts, image_map)
     try:
-        return _seen(facts, images, experiment)
+        # Importing torch takes a second: pages that do not need the network do not wait for it.
+        from fedmcc.report.map_compute import load_images
+
+        loaded = load_images(facts, image_map, experiment)
+        return _with_images(facts, loaded, images)
     except (InputError, OSError, ArithmeticError) as error:
-        complaint = f"Images cannot be shown. {error}"
-        drawn = None if kept is None or facts.assigned is None else draw_map(facts, facts.assigned, kept)
-        return Pictured(facts.assigned, drawn, complaint=complaint)
+        return _without_images(facts, image_map, f"Images cannot be shown. {error}")
 
 
-def _seen(facts: Facts, images: bool, experiment: "Experiment | None") -> Pictured:
-    from fedmcc.report.map_compute import look  # torch takes a second, which a comparison need not wait for
+def _without_images(facts: Facts, image_map: ImageMap | None, warning: str | None = None) -> ImageContent:
+    if facts.assignments is None:
+        return ImageContent(warning=warning)
+    clusters = describe(facts.assignments, facts.clusters)
+    drawn = None if image_map is None else draw_map(facts, facts.assignments, clusters, image_map)
+    return ImageContent(facts.assignments, clusters, drawn, warning=warning)
 
-    sight = look(facts, experiment)
-    drawn = draw_map(facts, sight.assigned, sight.landscape)
+
+def _with_images(facts: Facts, loaded: "RunImages", images: bool) -> ImageContent:
+    assignments, image_map = loaded.assignments, loaded.image_map
+    clusters = describe(assignments, facts.clusters)
+    drawn = draw_map(facts, assignments, clusters, image_map)
     if not images:
-        return Pictured(sight.assigned, drawn)
-    rows = sight.landscape.rows
-    drawn |= {
-        "sheet": sheet(sight.images.images, rows)._asdict(),
-        "names": [sight.assigned.names[row] for row in rows],
-    }
-    clusters = describe(sight.assigned, facts.config.get("clusters") or 0)
-    return Pictured(
-        assigned=sight.assigned,
-        map=drawn,
-        cards=build_cards(sight.images, sight.assigned, sight.landscape, clusters),
-        views=[[thumbnail(tile) for tile in row] for row in sight.views],
+        return ImageContent(assignments, clusters, drawn)
+    drawn["sheet"] = sprite_sheet(loaded.images.images, image_map.rows)._asdict()
+    drawn["names"] = [assignments.names[row] for row in image_map.rows]
+    return ImageContent(
+        assignments,
+        clusters,
+        drawn,
+        cards=build_cards(loaded.images, assignments, image_map, clusters),
+        views=[[thumbnail(tile) for tile in row] for row in loaded.views],
     )
-
-
-def located(facts: Facts) -> tuple[Assigned, Landscape]:
-    """Cluster and place of the images, from an earlier report or by looking at them again."""
-    kept = map_cache.load(facts.run)
-    if kept is not None and facts.assigned is not None:
-        return facts.assigned, kept
-    from fedmcc.report.map_compute import look
-
-    sight = look(facts)
-    return sight.assigned, sight.landscape

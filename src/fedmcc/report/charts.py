@@ -1,4 +1,4 @@
-"""Charts of rounds as plotly reads them; `var(--name)` stands for a colour of the page's theme."""
+"""Charts of the rounds as plotly reads them; page.js replaces `var(--name)` by a colour of the theme."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -9,18 +9,19 @@ from fedmcc.runs.directory import Row
 
 Chart = dict[str, Any]
 
-LINES = tuple(f"var(--line-{number})" for number in range(1, 6))
-WIDE, NARROW = 280, 180  # pixels between the axes of a chart, of two or of three in a row, where it is tight
-LETTER = 6  # pixels, of a stage's name
-LABELLED = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "kmeans_acc": "k-means ACC"}
-LABEL_FREE = {"confidence": "confidence", "balance": "balance", "silhouette": "silhouette"}
-FEATURES = {"alignment": "alignment", "uniformity": "uniformity"}
+LINE_COLOURS = tuple(f"var(--line-{number})" for number in range(1, 6))
+CHART_WIDTH = 280  # pixels of the plot area on the narrowest screens, two charts in a row
+NARROW_CHART_WIDTH = 180  # three charts in a row
+LETTER_WIDTH = 6  # pixels
+MAX_TICKS = 30  # names on an axis: more would overlap on 400 pixels
 MEGABYTE = 1e6
-MOST_TICKS = 30  # that are told apart on an axis 400 pixels long
+LABELLED_SCORES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "kmeans_acc": "k-means ACC"}
+LABEL_FREE_SCORES = {"confidence": "confidence", "balance": "balance", "silhouette": "silhouette"}
+FEATURE_SCORES = {"alignment": "alignment", "uniformity": "uniformity"}
 
 
 class Stage(NamedTuple):
-    """Rounds that belong together: the first and the last, counted over the whole run from 1."""
+    """The first and the last round of a stage, counted over the whole run from 1."""
 
     name: str
     first: int
@@ -28,98 +29,102 @@ class Stage(NamedTuple):
 
     @property
     def rounds(self) -> int:
-        """How many."""
+        """Number of rounds."""
         return self.last - self.first + 1
 
 
-def stages(rows: Sequence[Row]) -> list[Stage]:
+def find_stages(rows: Sequence[Row]) -> list[Stage]:
     """The stages of a run, in order."""
-    found, first = [], 1
-    for name, own in groupby(rows, key=lambda row: str(row["stage"])):
-        last = first + len(list(own)) - 1
-        found.append(Stage(name, first, last))
+    stages, first = [], 1
+    for name, group in groupby(rows, key=lambda row: str(row["stage"])):
+        last = first + len(list(group)) - 1
+        stages.append(Stage(name, first, last))
         first = last + 1
-    return found
+    return stages
 
 
-def curves(rows: Sequence[Row]) -> dict[str, Chart]:
-    """Loss and scores per round, each chart only where it has a line to show."""
-    marks = stages(rows)
+def round_charts(rows: Sequence[Row]) -> dict[str, Chart]:
+    """Loss, scores and privacy per round; charts of fewer than two rounds are left out."""
+    stages = find_stages(rows)
     charts = {
-        "loss": chart(_losses(rows, marks), marks, "loss"),
-        "scores": chart(_lines(rows, LABELLED), marks, "score", [0, 1.02]),
-        "label-free": chart(_lines(rows, LABEL_FREE), marks, "score"),
-        "features": chart(_lines(rows, FEATURES), marks, "score"),
-        "epsilon": chart(_lines(rows, {"epsilon": "ε spent"}), marks, "ε"),
+        "loss": line_chart(_loss_lines(rows, stages), stages, "loss"),
+        "scores": line_chart(_score_lines(rows, LABELLED_SCORES), stages, "score", [0, 1.02]),
+        "label-free": line_chart(_score_lines(rows, LABEL_FREE_SCORES), stages, "score"),
+        "features": line_chart(_score_lines(rows, FEATURE_SCORES), stages, "score"),
+        "epsilon": line_chart(_score_lines(rows, {"epsilon": "ε spent"}), stages, "ε"),
     }
-    return {name: made for name, made in charts.items() if _rounds(made) > 1}
+    return {name: chart for name, chart in charts.items() if _count_rounds(chart) > 1}
 
 
-def _rounds(made: Chart) -> int:
-    """How many have a point, in whichever line."""
-    return len({number for line in made["data"] for number in line["x"]})
+def _count_rounds(chart: Chart) -> int:
+    """Number of rounds for which at least one line has a point."""
+    return len({number for line in chart["data"] for number in line["x"]})
 
 
-def chart(
+def line_chart(
     data: Iterable[Chart],
-    marks: Sequence[Stage],
+    stages: Sequence[Stage],
     title: str,
-    extent: Sequence[float | int] | None = None,
-    width: int = WIDE,
+    y_range: Sequence[float | int] | None = None,
+    width: int = CHART_WIDTH,
 ) -> Chart:
-    """Lines over the rounds of a run, with a mark where a stage begins."""
-    total = max((mark.last for mark in marks), default=1)
+    """Traces over the rounds of a run, with a dotted line where a stage begins."""
+    total = max((stage.last for stage in stages), default=1)
     x_axis: Chart = {"title": {"text": "round"}, "range": [0.5, total + 0.5], "tickformat": "d"}
     if total <= 10:
         x_axis["dtick"] = 1
-    y_axis: Chart = {"title": {"text": title}} | ({} if extent is None else {"range": list(extent)})
-    layout = {"xaxis": x_axis, "yaxis": y_axis, "hovermode": "x unified", **_marked(marks, width / total)}
+    y_axis: Chart = {"title": {"text": title}} | ({} if y_range is None else {"range": list(y_range)})
+    layout = {
+        "xaxis": x_axis,
+        "yaxis": y_axis,
+        "hovermode": "x unified",
+        **_stage_marks(stages, width / total),
+    }
     return {"data": list(data), "layout": layout}
 
 
-def _marked(marks: Sequence[Stage], pixels: float) -> Chart:
-    """A dotted line where a stage begins, and its name above; a round has so many pixels."""
-    if len(marks) < 2:
+def _stage_marks(stages: Sequence[Stage], pixels_per_round: float) -> Chart:
+    """A dotted line where each stage begins, and the name of the stage above the chart."""
+    if len(stages) < 2:
         return {}
     line = {"color": "var(--mark)", "width": 1, "dash": "dot"}
-    across = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": line}
-    shapes = [across | {"x0": mark.first - 0.5, "x1": mark.first - 0.5} for mark in marks[1:]]
-    text = {"yref": "paper", "y": 1, "yanchor": "bottom", "xanchor": "left", "showarrow": False}
-    look = {"font": {"size": 11, "color": "var(--muted)"}}
+    vertical = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": line}
+    shapes = [vertical | {"x0": stage.first - 0.5, "x1": stage.first - 0.5} for stage in stages[1:]]
+    position = {"yref": "paper", "y": 1, "yanchor": "bottom", "xanchor": "left", "showarrow": False}
+    font = {"font": {"size": 11, "color": "var(--muted)"}}
     names = [
-        text | look | {"x": mark.first - 0.5, "text": written, "hovertext": escape(mark.name)}
-        for mark in marks
-        if (written := _fitting(mark.name, mark.rounds * pixels))
+        position | font | {"x": stage.first - 0.5, "text": text, "hovertext": escape(stage.name)}
+        for stage in stages
+        if (text := _fitting(stage.name, stage.rounds * pixels_per_round))
     ]
     return {"shapes": shapes, "annotations": names}
 
 
 def _fitting(name: str, pixels: float) -> str:
-    """The name, or dots that stand for it, or nothing, as there is room."""
-    fits = [text for text in (shortened(name), "…") if LETTER * (len(text) + 1) <= pixels]
+    """The longest of the shortened name, an ellipsis and nothing that fits into the width."""
+    candidates = (shortened(name), "…")
+    fits = [text for text in candidates if LETTER_WIDTH * (len(text) + 1) <= pixels]
     return escape(fits[0]) if fits else ""
 
 
-def _losses(rows: Sequence[Row], marks: Sequence[Stage]) -> list[Chart]:
-    """A line per stage: losses of different stages do not compare."""
-    found: list[Chart] = []
-    for mark in marks:
-        own = rows[mark.first - 1 : mark.last]
-        points = [
-            (mark.first + place, row["loss"]) for place, row in enumerate(own) if row.get("loss") is not None
-        ]
+def _loss_lines(rows: Sequence[Row], stages: Sequence[Stage]) -> list[Chart]:
+    """One line per stage: losses of different stages are not comparable."""
+    lines: list[Chart] = []
+    for stage in stages:
+        numbered = enumerate(rows[stage.first - 1 : stage.last], stage.first)
+        points = [(number, row["loss"]) for number, row in numbered if row.get("loss") is not None]
         if points:
-            found.append(_line(points, plain(mark.name), LINES[len(found) % len(LINES)]))
-    return found
+            lines.append(_line(points, html_label(stage.name), LINE_COLOURS[len(lines) % len(LINE_COLOURS)]))
+    return lines
 
 
-def _lines(rows: Sequence[Row], names: Mapping[str, str]) -> list[Chart]:
-    found = []
-    for place, (key, name) in enumerate(names.items()):
+def _score_lines(rows: Sequence[Row], names: Mapping[str, str]) -> list[Chart]:
+    lines = []
+    for index, (key, name) in enumerate(names.items()):
         points = [(number, row[key]) for number, row in enumerate(rows, 1) if row.get(key) is not None]
         if points:
-            found.append(_line(points, name, LINES[place % len(LINES)]))
-    return found
+            lines.append(_line(points, name, LINE_COLOURS[index % len(LINE_COLOURS)]))
+    return lines
 
 
 def _line(points: Sequence[tuple[int, float | int]], name: str, colour: str) -> Chart:
@@ -136,56 +141,63 @@ def _line(points: Sequence[tuple[int, float | int]], name: str, colour: str) -> 
     }
 
 
-def traffic(rows: Sequence[Row], federated: bool) -> dict[str, Chart]:
-    """Megabytes, seconds and participants of each round."""
+def cost_charts(rows: Sequence[Row], federated: bool) -> dict[str, Chart]:
+    """Megabytes, seconds and, in a federation, participants of each round."""
     down, up = ([row.get(key, 0) / MEGABYTE for row in rows] for key in ("bytes_down", "bytes_up"))
-    found = {
-        "bytes": ("MB", [bars("to clients", down, LINES[0]), bars("from clients", up, LINES[1])]),
-        "seconds": ("seconds", [bars("seconds", [row["seconds"] for row in rows], LINES[2])]),
+    seconds = [row["seconds"] for row in rows]
+    titled = {
+        "bytes": ("MB", [_bars("to clients", down, 0), _bars("from clients", up, 1)]),
+        "seconds": ("seconds", [_bars("seconds", seconds, 2)]),
     }
     if federated:
-        kinds = (
-            ("took part", "participants", LINES[0]),
-            ("refused", "refused", LINES[3]),
-            ("dropped", "dropped", LINES[4]),
-        )
-        counted = [bars(name, [len(row.get(key, ())) for row in rows], colour) for name, key, colour in kinds]
-        found["participants"] = ("clients", [own for own in counted if any(own["y"])])
-    marks, stacked = stages(rows), {"barmode": "stack", "bargap": 0.25}
-    charts = {key: chart(data, marks, title, width=NARROW) for key, (title, data) in found.items()}
-    return {key: made | {"layout": made["layout"] | stacked} for key, made in charts.items()}
+        titled["participants"] = ("clients", _participant_bars(rows))
+    stages, stacked = find_stages(rows), {"barmode": "stack", "bargap": 0.25}
+    charts = {
+        key: line_chart(bars, stages, title, width=NARROW_CHART_WIDTH)
+        for key, (title, bars) in titled.items()
+    }
+    return {key: chart | {"layout": chart["layout"] | stacked} for key, chart in charts.items()}
 
 
-def bars(name: str, heights: Sequence[float | int], colour: str) -> Chart:
-    """A bar per round."""
+def _participant_bars(rows: Sequence[Row]) -> list[Chart]:
+    kinds = (("took part", "participants", 0), ("refused", "refused", 3), ("dropped", "dropped", 4))
+    bars = [_bars(name, [len(row.get(key, ())) for row in rows], colour) for name, key, colour in kinds]
+    return [bar for bar in bars if any(bar["y"])]
+
+
+def _bars(name: str, heights: Sequence[float | int], colour: int) -> Chart:
+    """One bar per round, in the colour of this index."""
     return {
         "type": "bar",
         "name": name,
         "x": list(range(1, len(heights) + 1)),
         "y": [round(float(height), 4) for height in heights],
-        "marker": {"color": colour},
+        "marker": {"color": LINE_COLOURS[colour]},
     }
 
 
 def named_axis(names: Sequence[str]) -> Chart:
-    """An axis with a place for each name, so that cut ones do not fall together; of many some are shown."""
-    every = -(-len(names) // MOST_TICKS)
-    shown = range(0, len(names), every or 1)
+    """A numeric axis with names as tick labels; if there are many names, evenly spaced ones are labelled.
+
+    plotly merges categories of equal text, which shortened names may have; numbers stay distinct.
+    """
+    every = -(-len(names) // MAX_TICKS)
+    labelled = range(0, len(names), every or 1)
     return {
         "type": "linear",
-        "tickvals": list(shown),
-        "ticktext": [plain(names[place]) for place in shown],
+        "tickvals": list(labelled),
+        "ticktext": [html_label(names[index]) for index in labelled],
         "zeroline": False,
     }
 
 
-def plain(text: str) -> str:
-    """Names that people chose, not to be read as markup; long ones cut."""
+def html_label(text: str) -> str:
+    """A name chosen by a user, shortened and escaped: plotly reads labels as HTML."""
     return escape(shortened(text))
 
 
-def shortened(text: str, longest: int = 24) -> str:
-    """Cut in the middle: names that begin alike mostly differ at their end."""
-    if len(text) <= longest:
+def shortened(text: str, max_letters: int = 24) -> str:
+    """The text cut in the middle: names that begin alike mostly differ at their end."""
+    if len(text) <= max_letters:
         return text
-    return f"{text[: (longest - 1) // 2]}…{text[-(longest // 2) :]}"
+    return f"{text[: (max_letters - 1) // 2]}…{text[-(max_letters // 2) :]}"

@@ -1,4 +1,4 @@
-"""The clusters as a report shows them: sizes, classes, and the images that speak for each."""
+"""The clusters as a report shows them: sizes, colours and the classes of their images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,63 +7,64 @@ import numpy as np
 from jaxtyping import Int64
 
 from fedmcc.evaluation.clustering import cluster_sizes, match
-from fedmcc.report.palette import NOTHING, palette
-from fedmcc.report.run_facts import Assigned
+from fedmcc.report.palette import UNLABELLED_COLOUR, palette
+from fedmcc.report.run_facts import Assignments
 
 Counts = Int64[np.ndarray, "clusters classes"]
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """One cluster."""
+    """A cluster with its colour and the classes of its images."""
 
     number: int
     size: int
     colour: str
-    matched: str | None  # the class that the best one-to-one matching gives it
+    matched: str | None  # class that the best one-to-one matching gives to the cluster
     common: str | None  # its most frequent class
-    share: float | None  # of its images, those of that class
-    place: int | None  # of the matched class
+    share: float | None  # fraction of its labelled images that are of the most frequent class
+    matched_index: int | None  # index of the matched class
 
 
-def describe(assigned: Assigned, count: int) -> list[Cluster]:
-    """All clusters in the order of the classes that they are matched with, then by number."""
-    count = max(count, int(assigned.clusters.max()) + 1)
-    sizes, colours, table = (
-        cluster_sizes(assigned.clusters, count),
-        palette(count),
-        confusion(assigned, count),
-    )
-    matched = {} if assigned.labels is None else match(assigned.labels, assigned.clusters)
-    found = []
+def describe(assignments: Assignments, count: int) -> list[Cluster]:
+    """All clusters, ordered by the class that they are matched with, then by number."""
+    count = max(count, int(assignments.clusters.max()) + 1)
+    sizes, colours = cluster_sizes(assignments.clusters, count), palette(count)
+    table = confusion(assignments, count)
+    matching = {} if assignments.labels is None else match(assignments.labels, assignments.clusters)
+    clusters = []
     for number in range(count):
-        place, held = matched.get(number), table[number] if len(assigned.classes) else np.zeros(1)
-        total = int(held.sum())
-        found.append(
+        matched, counts = matching.get(number), table[number]
+        labelled = int(counts.sum())
+        clusters.append(
             Cluster(
                 number=number,
                 size=int(sizes[number]),
                 colour=colours[number],
-                matched=None if place is None else assigned.classes[place],
-                common=assigned.classes[int(held.argmax())] if total else None,
-                share=float(held.max() / total) if total else None,
-                place=place,
+                matched=None if matched is None else assignments.classes[matched],
+                common=assignments.classes[int(counts.argmax())] if labelled else None,
+                share=float(counts.max() / labelled) if labelled else None,
+                matched_index=matched,
             )
         )
-    return sorted(found, key=lambda cluster: (cluster.place is None, cluster.place or 0, cluster.number))
+    return sorted(clusters, key=_order)
 
 
-def confusion(assigned: Assigned, count: int) -> Counts:
-    """How many images of each cluster (row) are of each class (column)."""
-    table = np.zeros((count, len(assigned.classes)), dtype=np.int64)
-    if assigned.labels is not None:
-        known = assigned.labels >= 0
-        np.add.at(table, (assigned.clusters[known], assigned.labels[known]), 1)
+def _order(cluster: Cluster) -> tuple[bool, int, int]:
+    return cluster.matched_index is None, cluster.matched_index or 0, cluster.number
+
+
+def confusion(assignments: Assignments, count: int) -> Counts:
+    """Number of images of each cluster (row) and class (column)."""
+    table = np.zeros((count, len(assignments.classes)), dtype=np.int64)
+    if assignments.labels is not None:
+        labelled = assignments.labels >= 0
+        np.add.at(table, (assignments.clusters[labelled], assignments.labels[labelled]), 1)
     return table
 
 
 def class_colours(clusters: Sequence[Cluster], classes: int) -> list[str]:
-    """Each class in the colour of the cluster that it is matched with, or else in one of its own."""
-    own = {cluster.place: cluster.colour for cluster in clusters if cluster.place is not None}
-    spare = iter(palette(len(clusters) + classes)[len(clusters) :])
-    return [own.get(place) or next(spare, NOTHING) for place in range(classes)]
+    """The colour of the cluster that each class is matched with, or a new colour if there is none."""
+    matched = {cluster.matched_index: cluster.colour for cluster in clusters}
+    unused = iter(palette(len(clusters) + classes)[len(clusters) :])
+    return [matched.get(index) or next(unused, UNLABELLED_COLOUR) for index in range(classes)]

@@ -1,4 +1,4 @@
-"""Numbers and options in words, as people read them."""
+"""Numbers and options as text for people."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -6,6 +6,13 @@ from typing import Any
 
 from fedmcc.report.charts import Stage
 from fedmcc.report.run_facts import Facts
+
+PARTITION_NAMES = {
+    "iid": "IID",
+    "by_class": "split by class",
+    "dirichlet": "Dirichlet split",
+    "by_group": "one per group",
+}
 
 
 def duration(seconds: float | int) -> str:
@@ -26,57 +33,50 @@ def size(count: float | int) -> str:
     return f"{count:.1f} TB"
 
 
-def plural(count: int, thing: str) -> str:
+def plural(count: int, noun: str) -> str:
     """`1 image`, `2,000 images`."""
-    return f"{count:,} {thing}" + ("" if count == 1 else "s")
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def clients(facts: Facts) -> str:
-    """Who the images belong to."""
-    count, kind = facts.option("partition", "clients", 1), facts.option("partition", "name", "iid")
-    words = {
-        "iid": "evenly mixed",
-        "by_class": "with classes of their own",
-        "dirichlet": "unevenly mixed",
-        "by_group": "one per owner",
-    }
+    """`5 clients, Dirichlet split`."""
+    count, partition = facts.option("partition", "clients", 1), facts.option("partition", "name", "iid")
     if count == 1:
-        return "one owner"
-    return f"{count:,} clients" + (f", {words[kind]}" if kind in words else "")
+        return "a single client"
+    return f"{count:,} clients" + (f", {PARTITION_NAMES[partition]}" if partition in PARTITION_NAMES else "")
 
 
 def day(started: object) -> str:
-    """The day on which a run began, or nothing."""
+    """`3 February 2024`, or an empty string if the date cannot be read."""
     try:
         return f"{datetime.fromisoformat(str(started)):%-d %B %Y}"
     except ValueError:
         return ""
 
 
-def rounds(marks: Sequence[Stage]) -> str:
+def rounds(stages: Sequence[Stage]) -> str:
     """`30 representation · 15 separation · 1 merging`."""
-    if len(marks) == 1:
-        return f"{marks[0].rounds:,}"
-    return " · ".join(f"{mark.rounds:,} {mark.name}" for mark in marks)
+    if len(stages) == 1:
+        return f"{stages[0].rounds:,}"
+    return " · ".join(f"{stage.rounds:,} {stage.name}" for stage in stages)
 
 
-def settings(facts: Facts, marks: Sequence[Stage]) -> list[tuple[str, str]]:
-    """What was run, as pairs of words."""
-    training, encoder = facts.config.get("training", {}), facts.option("encoder", default="")
+def settings(facts: Facts, stages: Sequence[Stage]) -> list[tuple[str, str]]:
+    """Names and values of the run's most important settings."""
+    training = facts.config.get("training", {})
     alone = facts.option("partition", "clients", 1) == 1
-    sent = sum(row.get("bytes_down", 0) + row.get("bytes_up", 0) for row in facts.rows)
     pairs: list[tuple[str, Any]] = [
         ("Method", facts.option("method")),
         ("Data set", facts.option("data")),
         ("Clusters", facts.config.get("clusters")),
-        ("Owners", clients(facts)),
-        ("Encoder", encoder),
+        ("Clients", clients(facts)),
+        ("Encoder", facts.option("encoder")),
         ("Local epochs", facts.option("method", "epochs")),
-        ("Batch", training.get("batch_size")),
+        ("Batch size", training.get("batch_size")),
         ("Learning rate", training.get("learning_rate")),
         ("Seed", facts.config.get("seed")),
-        ("Training", duration(sum(row["seconds"] for row in facts.rows))),
-        ("Sent", None if alone else size(sent)),
-        ("Rounds", rounds(marks)),
+        ("Training time", duration(facts.seconds)),
+        ("Data sent", None if alone else size(facts.bytes_sent)),
+        ("Rounds", rounds(stages)),
     ]
     return [(name, str(value)) for name, value in pairs if value not in (None, "")]

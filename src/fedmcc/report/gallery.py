@@ -1,4 +1,4 @@
-"""Which images speak for a cluster: those at its heart, and those it is least sure of."""
+"""Chooses the images that represent a cluster: the most typical and the least certain ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,73 +8,72 @@ from jaxtyping import Bool, Float32, Int64
 
 from fedmcc.data.base import ImageSet
 from fedmcc.report.clusters import Cluster
-from fedmcc.report.map_cache import Landscape
-from fedmcc.report.run_facts import Assigned
+from fedmcc.report.map_cache import ImageMap
+from fedmcc.report.run_facts import Assignments
 from fedmcc.report.thumbnails import thumbnail
 
-MOST_PICTURES = 480  # in all: what a page carries
-ENOUGH, FEWEST = 12, 3  # pictures of each kind and cluster
+MAX_IMAGES = 480  # of all clusters together: limits the size of the page
+MAX_PER_STRIP, MIN_PER_STRIP = 12, 3  # a cluster has two strips: typical and uncertain
 
-Order = Float32[np.ndarray, " n"]
+Scores = Float32[np.ndarray, " n"]
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A picture of the gallery."""
+class GalleryImage:
+    """An image of the gallery with its caption."""
 
     url: str
     caption: str
-    odd: bool  # its label is not its cluster's
+    mismatched: bool  # its label differs from the class that its cluster is matched with
 
 
 @dataclass(frozen=True)
 class Card:
-    """A cluster with its pictures."""
+    """A cluster with its images."""
 
     cluster: Cluster
-    typical: list[Shown]
-    uncertain: list[Shown]
+    typical: list[GalleryImage]
+    uncertain: list[GalleryImage]
 
 
 def build_cards(
-    images: ImageSet, assigned: Assigned, landscape: Landscape, clusters: Sequence[Cluster]
+    images: ImageSet, assignments: Assignments, image_map: ImageMap, clusters: Sequence[Cluster]
 ) -> list[Card]:
-    """A card for each cluster that has images, the largest ones where there are too many."""
+    """A card for each non-empty cluster; if there are too many, for the largest ones."""
     filled = [cluster for cluster in clusters if cluster.size]
-    most = MOST_PICTURES // (2 * FEWEST)
-    largest = set(sorted(filled, key=lambda cluster: -cluster.size)[:most])
-    count = min(ENOUGH, max(FEWEST, MOST_PICTURES // (2 * max(len(filled), 1))))
-    doubt = landscape.typicality if assigned.confidence is None else assigned.confidence
+    max_cards = MAX_IMAGES // (2 * MIN_PER_STRIP)
+    largest = set(sorted(filled, key=lambda cluster: -cluster.size)[:max_cards])
+    count = min(MAX_PER_STRIP, max(MIN_PER_STRIP, MAX_IMAGES // (2 * max(len(filled), 1))))
+    typicality = image_map.typicality
+    confidence = typicality if assignments.confidence is None else assignments.confidence
     cards = []
     for cluster in (cluster for cluster in filled if cluster in largest):
-        typical, uncertain = _chosen(
-            assigned.clusters == cluster.number, (landscape.typicality, doubt), count
+        strips = _choose(assignments.clusters == cluster.number, typicality, confidence, count)
+        typical, uncertain = (
+            [_gallery_image(images, assignments, cluster, int(row)) for row in rows] for rows in strips
         )
-        shown = [
-            [_shown(images, assigned, cluster, int(row)) for row in rows] for rows in (typical, uncertain)
-        ]
-        cards.append(Card(cluster, *shown))
+        cards.append(Card(cluster, typical, uncertain))
     return cards
 
 
-def _chosen(
-    own: Bool[np.ndarray, " n"], orders: tuple[Order, Order], count: int
+def _choose(
+    members: Bool[np.ndarray, " n"], typicality: Scores, confidence: Scores, count: int
 ) -> tuple[Int64[np.ndarray, " _"], Int64[np.ndarray, " _"]]:
-    """The rows that come last in the first order and first in the second; no image is in both."""
-    rows = np.flatnonzero(own)
+    """The rows of the most typical and of the least certain members; no row is in both."""
+    rows = np.flatnonzero(members)
     count = min(count, max(1, len(rows) // 2))
-    typical = rows[np.argsort(-orders[0][rows], kind="stable")[:count]]
-    rest = np.setdiff1d(rows, typical)
-    return typical, rest[np.argsort(orders[1][rest], kind="stable")[:count]]
+    typical = rows[np.argsort(-typicality[rows], kind="stable")[:count]]
+    others = np.setdiff1d(rows, typical)
+    return typical, others[np.argsort(confidence[others], kind="stable")[:count]]
 
 
-def _shown(images: ImageSet, assigned: Assigned, cluster: Cluster, row: int) -> Shown:
-    words, odd = [f"cluster {cluster.number}"], False
-    if assigned.labels is not None and assigned.labels[row] >= 0:
-        label = assigned.classes[assigned.labels[row]]
-        words.append(f"label {label}")
-        odd = cluster.matched is not None and label != cluster.matched
-    if assigned.confidence is not None:
-        words.append(f"confidence {assigned.confidence[row]:.2f}")
-    words.append(f"image {assigned.names[row]}")
-    return Shown(thumbnail(np.asarray(images.images[row])), ", ".join(words), odd)
+def _gallery_image(images: ImageSet, assignments: Assignments, cluster: Cluster, row: int) -> GalleryImage:
+    caption, mismatched = [f"cluster {cluster.number}"], False
+    if assignments.labels is not None and assignments.labels[row] >= 0:
+        label = assignments.classes[assignments.labels[row]]
+        caption.append(f"label {label}")
+        mismatched = cluster.matched is not None and label != cluster.matched
+    if assignments.confidence is not None:
+        caption.append(f"confidence {assignments.confidence[row]:.2f}")
+    caption.append(f"image {assignments.names[row]}")
+    return GalleryImage(thumbnail(np.asarray(images.images[row])), ", ".join(caption), mismatched)

@@ -1,4 +1,4 @@
-"""Where the network puts the images: points of a plane, kept in the run directory for the next report."""
+"""The map of a run's images: points in the plane, cached in the run directory for the next report."""
 
 import hashlib
 import io
@@ -17,41 +17,42 @@ FILE = "cache/landscape.npz"
 
 
 @dataclass(frozen=True, eq=False)
-class Landscape:
-    """A point for each image of a sample, and how typical of its cluster every image is."""
+class ImageMap:
+    """Points of a sample of the images (`rows`), and how typical of its cluster every image is."""
 
     rows: Int64[np.ndarray, " m"]
     points: Float32[np.ndarray, "m 2"]
     typicality: Float32[np.ndarray, " n"]
 
 
-def load(run: Run) -> Landscape | None:
-    """What an earlier report of the same network kept."""
+def load_map(run: Run) -> ImageMap | None:
+    """The map that an earlier report cached, or None if it is missing, damaged or of another network."""
     path = run.path / FILE
     if not path.exists() or not run.model_file.exists():
         return None
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-            if str(found["key"]) != _key(run):
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            if str(arrays["key"]) != _key(run):
                 return None
-            return Landscape(found["rows"], found["points"], found["typicality"])
+            return ImageMap(arrays["rows"], arrays["points"], arrays["typicality"])
     except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile):
-        return None  # it is made again
+        return None
 
 
-def save(run: Run, landscape: Landscape) -> None:
-    """Keep it for the next report, if the run can be written to; only of a network that will not change."""
+def save_map(run: Run, image_map: ImageMap) -> None:
+    """Cache the map of a run's final network; do nothing if there is none or the run is read-only."""
     if not run.model_file.exists():
         return
     buffer = io.BytesIO()
-    arrays = cast(dict[str, np.ndarray], asdict(landscape) | {"key": np.array(_key(run))})
+    arrays = cast(dict[str, np.ndarray], asdict(image_map) | {"key": np.array(_key(run))})
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     path = run.path / FILE
-    with suppress(OSError):  # of a run that others keep, the next report looks again
+    with suppress(OSError):
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, buffer.getvalue())
 
 
 def _key(run: Run) -> str:
+    """Hash of the final network: a map belongs to one network."""
     with run.model_file.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

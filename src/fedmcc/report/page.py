@@ -1,6 +1,7 @@
-"""The page: what its templates need, and the HTML that they make of it."""
+"""Renders the HTML pages from the templates."""
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import groupby
@@ -12,43 +13,43 @@ from plotly.offline import get_plotlyjs
 
 from fedmcc.report import charts, formatting, heatmaps
 from fedmcc.report.charts import Chart
-from fedmcc.report.clusters import describe
+from fedmcc.report.clusters import Cluster
 from fedmcc.report.gallery import Card
-from fedmcc.report.run_facts import Assigned, Facts, measured
-from fedmcc.report.score_tiles import tiles
+from fedmcc.report.run_facts import Assignments, Facts, protocol_scores
+from fedmcc.report.score_tiles import score_tiles
 from fedmcc.runs.directory import Row
 
-MOST_REFUSALS = 200  # lines of the table, the last ones
-MOST_CLIENTS = 200  # the first ones
-TALL = 440  # pixels of a table up to which there is a chart beside it; a taller one is below the chart
-LOW = 300  # pixels of the chart then
+MAX_REFUSAL_ROWS = 200  # the last ones are shown
+MAX_CLIENT_ROWS = 200  # the first ones are shown
+MAX_HEIGHT_BESIDE = 440  # pixels: a taller table is placed below the chart of cluster sizes
+HEIGHT_ABOVE = 300  # pixels of that chart if the table is below it
 
 Context = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Pictured:
-    """What a page shows of the images, as far as there is something to show."""
+class ImageContent:
+    """What a page shows of the images; what is not available is None or empty."""
 
-    assigned: Assigned | None = None
+    assignments: Assignments | None = None
+    clusters: Sequence[Cluster] = ()
     map: Context | None = None
     cards: list[Card] = field(default_factory=list)
-    views: list[list[str]] = field(default_factory=list)  # in each row an image, then views of it
-    complaint: str | None = None
+    views: list[list[str]] = field(default_factory=list)  # each row: an image, then views of it
+    warning: str | None = None
 
 
-def render(facts: Facts, pictured: Pictured) -> str:
-    """The report of one run."""
-    marks = charts.stages(facts.rows)
-    return _rendered("run.html", _summary(facts, marks, pictured) | _sections(facts, pictured))
+def render(facts: Facts, content: ImageContent) -> str:
+    """The page of one run."""
+    return _render_template("run.html", _head(facts, content) | _sections(facts, content))
 
 
 def render_comparison(context: Context) -> str:
-    """The report of several runs."""
-    return _rendered("comparison.html", context)
+    """The page that compares several runs."""
+    return _render_template("comparison.html", context)
 
 
-def _rendered(template: str, context: Context) -> str:
+def _render_template(template: str, context: Context) -> str:
     loader = jinja2.PackageLoader("fedmcc.report")
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
@@ -63,117 +64,129 @@ def _asset(name: str) -> str:
     return (files("fedmcc.report") / "templates" / name).read_text(encoding="utf-8")
 
 
-def _summary(facts: Facts, marks: list[charts.Stage], pictured: Pictured) -> Context:
-    count = facts.scores.get("images") or (len(pictured.assigned) if pictured.assigned else None)
-    parts = [
-        formatting.plural(count, "image") if count else "",
-        formatting.plural(facts.config.get("clusters") or 0, "cluster")
-        if facts.config.get("clusters")
-        else "",
-        formatting.clients(facts),
-        formatting.plural(len(facts.rows), "round"),
-        formatting.duration(sum(row["seconds"] for row in facts.rows)) + " of training",
-        formatting.day(facts.environment.get("started")),
-    ]
+def _head(facts: Facts, content: ImageContent) -> Context:
+    """The title, the scores and the settings of the run."""
+    scores = groupby(protocol_scores(facts), attrgetter("protocol"))
     return {
         "title": f"{facts.option('method', default='A run')} on {facts.option('data', default='images')}",
         "name": facts.name,
-        "parts": [part for part in parts if part],
+        "parts": list(filter(None, _subtitle(facts, content))),
         "finished": facts.run.finished,
-        "warning": facts.scores.get("warning"),
-        "complaint": pictured.complaint,
-        "tiles": tiles(facts),
-        "settings": formatting.settings(facts, marks),
+        "warnings": list(filter(None, (facts.scores.get("warning"), content.warning))),
+        "tiles": score_tiles(facts),
+        "settings": formatting.settings(facts, charts.find_stages(facts.rows)),
         "config": facts.config_text,
         "environment": facts.environment,
-        "evaluation": {name: list(found) for name, found in groupby(measured(facts), attrgetter("protocol"))},
+        "evaluation": {protocol: list(group) for protocol, group in scores},
     }
 
 
-def _sections(facts: Facts, pictured: Pictured) -> Context:
-    federated = len(facts.shares.clients) > 1 if facts.shares else facts.option("partition", "clients", 1) > 1
-    drawn = charts.curves(facts.rows) | charts.traffic(facts.rows, federated)
-    if facts.shares is not None and (held := heatmaps.holdings(facts.shares)):
-        drawn["holdings"] = held
-    if pictured.assigned is not None:
-        drawn |= _of_clusters(pictured.assigned, facts.config.get("clusters") or 0)
-    people, refusals = _client_rows(facts) if federated else [], _refusals(facts)
+def _subtitle(facts: Facts, content: ImageContent) -> Iterator[str]:
+    assignments = content.assignments
+    count = facts.scores.get("images") or (len(assignments) if assignments else 0)
+    yield formatting.plural(count, "image") if count else ""
+    yield formatting.plural(facts.clusters, "cluster") if facts.clusters else ""
+    yield formatting.clients(facts)
+    yield formatting.plural(len(facts.rows), "round")
+    yield f"{formatting.duration(facts.seconds)} of training"
+    yield formatting.day(facts.environment.get("started"))
+
+
+def _sections(facts: Facts, content: ImageContent) -> Context:
+    partition, assignments = facts.partition, content.assignments
+    clients = facts.option("partition", "clients", 1) if partition is None else len(partition.clients)
+    client_rows, refusals = _client_rows(facts) if clients > 1 else [], _refusals(facts)
     return {
-        "charts": drawn,
-        "federated": federated,
-        "people": people[:MOST_CLIENTS],
-        "clients": len(people),
-        "refusals": refusals[-MOST_REFUSALS:],
-        "refused": len(refusals),
-        "map": pictured.map,
-        "cards": pictured.cards,
-        "certain": pictured.assigned is not None and pictured.assigned.confidence is not None,
-        "views": pictured.views,
+        "charts": _charts(facts, content, federated=clients > 1),
+        "federated": clients > 1,
+        "client_rows": client_rows[:MAX_CLIENT_ROWS],
+        "client_count": len(client_rows),
+        "refusals": refusals[-MAX_REFUSAL_ROWS:],
+        "refusal_count": len(refusals),
+        "map": content.map,
+        "cards": content.cards,
+        "has_confidence": assignments is not None and assignments.confidence is not None,
+        "views": content.views,
     }
 
 
-def _of_clusters(assigned: Assigned, count: int) -> dict[str, Chart]:
-    clusters = describe(assigned, count)
-    sizes, table = heatmaps.sizes(clusters), heatmaps.confusions(assigned, clusters)
+def _charts(facts: Facts, content: ImageContent, federated: bool) -> dict[str, Chart]:
+    drawn = charts.round_charts(facts.rows) | charts.cost_charts(facts.rows, federated)
+    if facts.partition is not None and (chart := heatmaps.clients_and_classes(facts.partition)):
+        drawn["holdings"] = chart
+    if content.assignments is not None:
+        drawn |= _cluster_charts(content.assignments, content.clusters)
+    return drawn
+
+
+def _cluster_charts(assignments: Assignments, clusters: Sequence[Cluster]) -> dict[str, Chart]:
+    sizes = heatmaps.cluster_sizes(clusters)
+    table = heatmaps.clusters_and_classes(assignments, clusters)
     if table is None:
         return {"sizes": sizes}
-    height = table["height"] if table["height"] <= TALL else LOW
+    height = table["height"] if table["height"] <= MAX_HEIGHT_BESIDE else HEIGHT_ABOVE
     return {"sizes": sizes | {"height": height}, "confusion": table}
 
 
 def _refusals(facts: Facts) -> list[Context]:
-    """Whose updates did not count, and why."""
-    names = _names(facts)
-    found = []
+    """The clients whose updates were refused or missing, round by round, with the reason."""
+    names = _client_names(facts)
+    refusals = []
     for row in facts.rows:
-        where = f"{row['stage']} {row['round']}"
-        told = [("refused", entry.get("client"), entry.get("reason", "")) for entry in row.get("refused", ())]
-        told += [("dropped", client, _why_dropped(row, client)) for client in row.get("dropped", ())]
-        found += [
-            {"where": where, "client": names.get(client, client), "what": what, "reason": reason}
-            for what, client, reason in told
+        entries = [
+            ("refused", entry.get("client"), entry.get("reason", "")) for entry in row.get("refused", ())
         ]
-    return found
+        entries += [("dropped", client, _drop_reason(row, client)) for client in row.get("dropped", ())]
+        refusals += [
+            {
+                "round": f"{row['stage']} {row['round']}",
+                "client": names.get(client, client),
+                "outcome": outcome,
+                "reason": reason,
+            }
+            for outcome, client, reason in entries
+        ]
+    return refusals
 
 
-def _why_dropped(row: Row, client: int) -> str:
-    """As the engine says, which only knows it of sites elsewhere."""
-    reason = str(row.get("reasons", {}).get(str(client), "it was asked and did not answer."))
+def _drop_reason(row: Row, client: int) -> str:
+    """The reason that the engine recorded; only engines with sites on other machines record one."""
+    reason = str(row.get("reasons", {}).get(str(client), "the client did not answer."))
     return reason[:1].upper() + reason[1:]
 
 
 def _client_rows(facts: Facts) -> list[Context]:
-    """What each client did: the rounds it took part in, and what it sent and received."""
-    took, refused, dropped = Counter[int](), Counter[int](), Counter[int]()
-    down, up = Counter[int](), Counter[int]()
+    """Each client's images, rounds, refusals, drops and traffic."""
+    rounds, refused, dropped = Counter[int](), Counter[int](), Counter[int]()
+    received, sent = Counter[int](), Counter[int]()
     for row in facts.rows:
-        took.update(row.get("participants", ()))
+        rounds.update(row.get("participants", ()))
         refused.update(entry.get("client") for entry in row.get("refused", ()))
         dropped.update(row.get("dropped", ()))
-        for client, (received, sent) in row.get("bytes", {}).items():
-            down[int(client)] += received
-            up[int(client)] += sent
-    held = [len(rows) for rows in facts.shares.rows] if facts.shares else []
+        for client, (down, up) in row.get("bytes", {}).items():
+            received[int(client)] += down
+            sent[int(client)] += up
+    images = [len(rows) for rows in facts.partition.rows] if facts.partition else []
     return [
         {
             "name": name,
-            "images": held[client] if client < len(held) else None,
-            "took": took[client],
+            "images": images[client] if client < len(images) else None,
+            "rounds": rounds[client],
             "refused": refused[client],
             "dropped": dropped[client],
-            "down": down[client],
-            "up": up[client],
+            "received": received[client],
+            "sent": sent[client],
         }
-        for client, name in _names(facts).items()
+        for client, name in _client_names(facts).items()
     ]
 
 
-def _names(facts: Facts) -> dict[int, str]:
-    """The clients' names by their numbers."""
-    if facts.shares is not None:
-        return dict(enumerate(facts.shares.clients))
+def _client_names(facts: Facts) -> dict[int, str]:
+    """The clients' names by number."""
+    if facts.partition is not None:
+        return dict(enumerate(facts.partition.clients))
     sites = {int(client): name for row in facts.rows for client, name in row.get("sites", {}).items()}
-    seen = {
+    numbers = {
         client for row in facts.rows for key in ("participants", "dropped") for client in row.get(key, ())
     }
-    return {client: sites.get(client, str(client)) for client in sorted(seen | sites.keys())}
+    return {client: sites.get(client, str(client)) for client in sorted(numbers | sites.keys())}

@@ -1,4 +1,4 @@
-"""Pictures for a person to judge: the views that training would see, and who holds what."""
+"""PNG files of `fedmcc views` and `fedmcc partition`: views of images, and images per client and class."""
 
 import io
 from collections.abc import Sequence
@@ -18,48 +18,49 @@ from fedmcc.numerics.randomness import generator
 from fedmcc.storage.atomic_files import write_output
 from fedmcc.views import PRESETS, contact_sheet
 
-IMAGES = 6  # rows per preset
-TITLE = 18  # pixels above each sheet
-CELLS = (6, 56)  # pixels of a client and class: smallest and largest
-NUMBERED = 34  # pixels of a cell that has room for a number
+IMAGES_PER_PRESET = 6
+TITLE_HEIGHT = 18  # pixels above each sheet
+PAGE_SIDE = 1200  # pixels that the cells of a table share, within the limits of a cell
+MIN_CELL, MAX_CELL = 6, 56  # pixels
+MIN_NUMBERED_CELL = 34  # pixels: smaller cells have no room for a number
 MARGIN = 12
-LONGEST = 24  # characters of a name
-DISC = "#86b6e0"
+MAX_NAME_LETTERS = 24
+DISC_COLOUR = "#86b6e0"
 
 Font = ImageFont.FreeTypeFont
 
 
 def write_views(dataset: str, preset: str, settings: Sequence[str], path: Path) -> None:
-    """Original images at the left, views of them beside; a sheet per preset asked for."""
+    """Draw one sheet per preset: each row is an image, then views of it. `all` draws every preset."""
     refuse_unless_png(path)
     names = [name for name in PRESETS if name != "none"] if preset == "all" else [preset]
     configs = [_resolve(dataset, name, settings) for name in names]
-    images = _some(configs[0].data.load())
+    images = _sample(configs[0].data.load())
     sheets = []
     for name, chosen in zip(names, configs, strict=True):
         title = chosen.data.views if name == "auto" else name
         draw = generator(chosen.general.seed, "picture")
         sheets.append((title, contact_sheet(images, chosen.views, draw)))
-    _write(_stacked(sheets), path)
+    _write_png(_stack(sheets), path)
 
 
 def write_holdings(held: Holdings, path: Path) -> None:
-    """A row per client, a column per class, a disc whose area is the number of images."""
+    """Draw a row per client and a column per class, with discs whose area is the number of images."""
     refuse_unless_png(path)
     clients = [f"client {name}" if name.isdigit() else name for name in held.clients]
-    cell = int(np.clip(1200 / max(held.counts.shape), *CELLS))
-    sheet = Sheet(cell, _font(cell), [_short(name) for name in clients], [_short(c) for c in held.classes])
-    _write(sheet.draw(held.counts), path)
+    cell = int(np.clip(PAGE_SIDE / max(held.counts.shape), MIN_CELL, MAX_CELL))
+    rows, columns = ([_shortened(name) for name in names] for names in (clients, held.classes))
+    _write_png(DiscTable(cell, _font(cell), rows, columns).draw(held.counts), path)
 
 
 def refuse_unless_png(path: Path) -> None:
-    """Say before any work is done that a picture of another format cannot be written."""
+    """Raise InputError unless the path ends in .png; call it before any work is done."""
     if path.suffix.lower() != ".png":
         raise InputError(f"{path} is not a PNG file: give --out a name that ends in .png.")
 
 
 @dataclass(frozen=True)
-class Sheet:
+class DiscTable:
     """The layout of a table of discs, in pixels."""
 
     cell: int
@@ -68,54 +69,54 @@ class Sheet:
     columns: Sequence[str]
 
     def draw(self, counts: Int64[np.ndarray, "rows columns"]) -> Image.Image:
-        """Names at the left and on top, the number of images of each row at the right."""
+        """The table with names at the left and on top, and the total of each row at the right."""
         left = MARGIN + max(map(self._length, self.rows))
         top = MARGIN + max(self._column_name(name).height for name in self.columns)
         totals = [f"{total:,}" for total in counts.sum(axis=1)]
         right = MARGIN + max(map(self._length, totals))
         size = (left + self.cell * len(self.columns) + right, top + self.cell * len(self.rows) + MARGIN)
         page = Image.new("RGB", size, "white")
-        self._discs(page, (left, top), counts)
-        self._names(page, (left, top), totals)
+        self._draw_discs(page, (left, top), counts)
+        self._draw_names(page, (left, top), totals)
         return page
 
-    def _discs(self, page: Image.Image, corner: tuple[int, int], counts: np.ndarray) -> None:
+    def _draw_discs(self, page: Image.Image, corner: tuple[int, int], counts: np.ndarray) -> None:
         largest, cell = max(int(counts.max()), 1), self.cell
         for row, column in np.argwhere(counts > 0):
             count = int(counts[row, column])
             diameter = max(2.0, (cell - 2) * (count / largest) ** 0.5)
-            place = (corner[0] + int(column) * cell, corner[1] + int(row) * cell)
-            page.paste(DISC, place, _disc(cell, diameter))
-            if cell >= NUMBERED:
-                centre = (place[0] + cell / 2, place[1] + cell / 2)
+            x, y = corner[0] + int(column) * cell, corner[1] + int(row) * cell
+            page.paste(DISC_COLOUR, (x, y), _disc_mask(cell, diameter))
+            if cell >= MIN_NUMBERED_CELL:
+                centre = (x + cell / 2, y + cell / 2)
                 ImageDraw.Draw(page).text(centre, str(count), fill="black", font=self.font, anchor="mm")
 
-    def _names(self, page: Image.Image, corner: tuple[int, int], totals: Sequence[str]) -> None:
-        """Every name, or every so many where they would run into one another."""
+    def _draw_names(self, page: Image.Image, corner: tuple[int, int], totals: Sequence[str]) -> None:
+        """Draw every name, or every second, third etc. if they would overlap."""
         step = -(-int(self.font.size * 1.2) // self.cell)
-        ink, (left, top) = ImageDraw.Draw(page), corner
+        pen, (left, top) = ImageDraw.Draw(page), corner
         for row in range(0, len(self.rows), step):
             middle = top + (row + 0.5) * self.cell
-            ink.text((left - 6, middle), self.rows[row], fill="black", font=self.font, anchor="rm")
-            ink.text((page.width - 6, middle), totals[row], fill="grey", font=self.font, anchor="rm")
+            pen.text((left - 6, middle), self.rows[row], fill="black", font=self.font, anchor="rm")
+            pen.text((page.width - 6, middle), totals[row], fill="grey", font=self.font, anchor="rm")
         for column in range(0, len(self.columns), step):
             name = self._column_name(self.columns[column])
             middle = left + int((column + 0.5) * self.cell)
             page.paste(name, (middle - name.width // 2, top - 6 - name.height))
 
     def _column_name(self, name: str) -> Image.Image:
-        """A name, turned to be read from below if any is wider than its column."""
+        """A name, rotated if any name is wider than its column."""
         line = Image.new("RGB", (self._length(name), int(self.font.size * 1.3)), "white")
         ImageDraw.Draw(line).text((0, line.height / 2), name, fill="black", font=self.font, anchor="lm")
-        turned = max(map(self._length, self.columns)) > self.cell - 4
-        return line.transpose(Image.Transpose.ROTATE_90) if turned else line
+        rotated = max(map(self._length, self.columns)) > self.cell - 4
+        return line.transpose(Image.Transpose.ROTATE_90) if rotated else line
 
     def _length(self, text: str) -> int:
         return int(self.font.getlength(text)) + 1
 
 
-def _disc(cell: int, diameter: float) -> Image.Image:
-    """A mask with a smooth edge: drawn four times as large."""
+def _disc_mask(cell: int, diameter: float) -> Image.Image:
+    """A mask with a smooth edge: it is drawn four times as large and reduced."""
     mask = Image.new("L", (4 * cell, 4 * cell))
     near, far = 2 * (cell - diameter), 2 * (cell + diameter)
     ImageDraw.Draw(mask).ellipse((near, near, far, far), fill=255)
@@ -128,11 +129,11 @@ def _font(cell: int) -> Font:
     return font
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+def _shortened(name: str) -> str:
+    return name if len(name) <= MAX_NAME_LETTERS else name[: MAX_NAME_LETTERS - 1] + "…"
 
 
-def _write(picture: Image.Image, path: Path) -> None:
+def _write_png(picture: Image.Image, path: Path) -> None:
     buffer = io.BytesIO()
     picture.save(buffer, format="PNG")
     write_output(path, buffer.getvalue())
@@ -144,19 +145,19 @@ def _resolve(dataset: str, preset: str, settings: Sequence[str]) -> config.Confi
     return config.parse(config.apply_settings({"data": data, "views": {"preset": preset}}, settings))
 
 
-def _some(images: ImageSet) -> torch.Tensor:
-    rows = np.linspace(0, len(images) - 1, min(IMAGES, len(images))).round().astype(int)
+def _sample(images: ImageSet) -> torch.Tensor:
+    rows = np.linspace(0, len(images) - 1, min(IMAGES_PER_PRESET, len(images))).round().astype(int)
     return torch.from_numpy(images.images[rows])
 
 
-def _stacked(sheets: Sequence[tuple[str, Image.Image]]) -> Image.Image:
-    """The sheets below one another, each under its name."""
+def _stack(sheets: Sequence[tuple[str, Image.Image]]) -> Image.Image:
+    """The sheets below one another, each under its title."""
     width = max(sheet.width for _, sheet in sheets)
-    height = sum(sheet.height + TITLE for _, sheet in sheets)
+    height = sum(sheet.height + TITLE_HEIGHT for _, sheet in sheets)
     page = Image.new("RGB", (width, height), "white")
     top = 0
     for title, sheet in sheets:
         ImageDraw.Draw(page).text((4, top + 3), title, fill="black")
-        page.paste(sheet, (0, top + TITLE))
-        top += TITLE + sheet.height
+        page.paste(sheet, (0, top + TITLE_HEIGHT))
+        top += TITLE_HEIGHT + sheet.height
     return page

@@ -1,4 +1,4 @@
-"""What a run directory says, without its images and its network; no torch is needed."""
+"""Reads the files of a run directory that a report needs, without its images, its network or torch."""
 
 import csv
 import tomllib
@@ -15,16 +15,16 @@ from fedmcc.errors import InputError
 from fedmcc.report.schema import Table, is_config, is_evaluation, is_scores
 from fedmcc.runs.directory import Row, Run, load_run
 
-NEEDED = {"stage": str, "round": int, "seconds": float | int}
+REQUIRED_KEYS = {"stage": str, "round": int, "seconds": float | int}  # of a row of metrics.jsonl
 
 
 @dataclass(frozen=True, eq=False)
-class Assigned:
-    """The cluster of every scored image, and what else is known about it."""
+class Assignments:
+    """Cluster, confidence, label and name of every scored image."""
 
     clusters: Int64[np.ndarray, " n"]
     confidence: Float32[np.ndarray, " n"] | None
-    labels: Int64[np.ndarray, " n"] | None  # places in `classes`; -1: this image has none
+    labels: Int64[np.ndarray, " n"] | None  # indices of `classes`; -1: the image has no label
     classes: tuple[str, ...]
     names: Sequence[str]
 
@@ -33,91 +33,106 @@ class Assigned:
 
 
 @dataclass(frozen=True, eq=False)
-class Shares:
-    """Who holds what, as partition.npz says."""
+class Partition:
+    """The images of each client, as in partition.npz."""
 
     clients: tuple[str, ...]
     rows: tuple[Int64[np.ndarray, " _"], ...]
     classes: tuple[str, ...] = ()
-    holdings: Int64[np.ndarray, "clients classes"] | None = None
+    holdings: Int64[np.ndarray, "clients classes"] | None = None  # images per client and class
 
     def owners(self) -> Int64[np.ndarray, " n"]:
-        """The client that holds each image of the set trained on."""
-        found = np.zeros(sum(map(len, self.rows)), dtype=np.int64)
+        """The client that holds each training image."""
+        owners = np.zeros(sum(map(len, self.rows)), dtype=np.int64)
         for client, rows in enumerate(self.rows):
-            found[rows] = client
-        return found
+            owners[rows] = client
+        return owners
 
 
-class Measured(NamedTuple):
-    """What a protocol says of a run's final network, over its own seeds."""
+class ProtocolScore(NamedTuple):
+    """A score of the final network by an evaluation protocol, over the protocol's seeds."""
 
     protocol: str
     score: str
     mean: float
     std: float
     seeds: int
-    split: str | None = None  # what was scored,
-    images: int | None = None  # and how many
+    split: str | None = None  # of the scored images
+    images: int | None = None  # number of scored images
 
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """All that a run directory says in text and numbers."""
+    """The text and numbers of a run directory."""
 
     run: Run
     config: Table
     config_text: str
     environment: Row
     rows: list[Row]
-    scores: Row  # nothing while the run is not finished
-    evaluation: Row  # protocol, then score, then mean, std and values; mostly nothing
-    assigned: Assigned | None
-    shares: Shares | None
+    scores: Row  # empty while the run is not finished
+    evaluation: Row  # {protocol: {score: {"mean", "std", "values", ...}}}; empty without `fedmcc evaluate`
+    assignments: Assignments | None
+    partition: Partition | None
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """Name of the run's folder."""
         return self.run.path.resolve().name
+
+    @property
+    def clusters(self) -> int:
+        """Number of clusters in the configuration, or 0."""
+        return self.config.get("clusters") or 0
+
+    @property
+    def seconds(self) -> float:
+        """Duration of all rounds."""
+        return float(sum(row["seconds"] for row in self.rows))
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes to and from all clients."""
+        return sum(row.get("bytes_down", 0) + row.get("bytes_up", 0) for row in self.rows)
 
     def option(self, section: str, key: str = "name", default: Any = None) -> Any:
         """A value of the configuration."""
         return self.config.get(section, {}).get(key, default)
 
     @property
-    def scored_itself(self) -> bool:
-        """Whether the images that are scored are those trained on."""
+    def scores_training_images(self) -> bool:
+        """Whether the scored images are the training images."""
         return self.option("evaluation", "split") is None
 
 
-def measured(facts: Facts) -> Iterator[Measured]:
-    """Each protocol and score of evaluation.json."""
+def protocol_scores(facts: Facts) -> Iterator[ProtocolScore]:
+    """Every score in evaluation.json."""
     for protocol, scores in facts.evaluation.items():
-        for score, found in scores.items():
-            spread = float(found["mean"]), float(found.get("std", 0))
-            scored = found.get("split"), found.get("images")
-            yield Measured(protocol, score, *spread, len(found["values"]), *scored)
+        for name, score in scores.items():
+            mean, std = float(score["mean"]), float(score.get("std", 0))
+            scored = score.get("split"), score.get("images")
+            yield ProtocolScore(protocol, name, mean, std, len(score["values"]), *scored)
 
 
-def read(path: Path) -> Facts:
-    """A run that has finished a round at least, refused in a sentence where it has not."""
+def read_run(path: Path) -> Facts:
+    """Read a run that has finished at least one round; otherwise raise InputError."""
     run = load_run(path)
     text, config = _config(run)
     rows = run.rows()
     if not rows:
-        raise InputError(f"{path} has no finished round yet: let `fedmcc run` or `fedmcc resume` do one.")
+        raise InputError(f"{path} has no finished round yet: continue it with `fedmcc resume`.")
     for number, row in enumerate(rows, 1):
-        _check(row, f"Line {number} of {run.metrics_file}")
+        _check_row(row, f"Line {number} of {run.metrics_file}")
     return Facts(
         run=run,
         config=config,
         config_text=text,
         environment=run.read_json("environment.json"),
         rows=rows,
-        scores=_shaped(run, "scores.json", is_scores),
-        evaluation=_shaped(run, "evaluation.json", is_evaluation),
-        assigned=_assigned(run.assignments_file) if run.assignments_file.exists() else None,
-        shares=_shares(run.path / "partition.npz"),
+        scores=_checked_json(run, "scores.json", is_scores),
+        evaluation=_checked_json(run, "evaluation.json", is_evaluation),
+        assignments=_assignments(run.assignments_file) if run.assignments_file.exists() else None,
+        partition=_partition(run.path / "partition.npz"),
     )
 
 
@@ -129,38 +144,40 @@ def _config(run: Run) -> tuple[str, Table]:
         raise InputError(f"{run.config_file} is damaged: restore it from a copy.") from None
     if not is_config(config):
         raise InputError(
-            f"{run.config_file} is not of a fedmcc run: give a directory that `fedmcc run` wrote."
+            f"{run.config_file} was not written by fedmcc: give a directory that `fedmcc run` wrote."
         )
     return text, config
 
 
-def _shaped(run: Run, name: str, right: Callable[[Table], bool]) -> Row:
-    found = run.read_json(name)
-    if not right(found):
+def _checked_json(run: Run, name: str, is_valid: Callable[[Table], bool]) -> Row:
+    content = run.read_json(name)
+    if not is_valid(content):
         raise InputError(f"{run.path / name} is damaged: restore it from a copy, or remove it.")
-    return found
+    return content
 
 
-def _check(row: object, where: str) -> None:
-    if not isinstance(row, dict) or not all(isinstance(row.get(key), kind) for key, kind in NEEDED.items()):
+def _check_row(row: object, where: str) -> None:
+    if not isinstance(row, dict) or any(
+        not isinstance(row.get(key), kind) for key, kind in REQUIRED_KEYS.items()
+    ):
         raise InputError(f"{where} is not a round of a fedmcc run: give a directory that `fedmcc run` wrote.")
 
 
-def _assigned(path: Path) -> Assigned:
+def _assignments(path: Path) -> Assignments:
     try:
         with path.open(newline="") as file:
             lines = list(csv.DictReader(file))
         clusters = np.array([int(line["cluster"]) for line in lines], dtype=np.int64)
-        if clusters.min() < 0:  # or there is none, which is as wrong
+        if clusters.min() < 0:  # raises ValueError itself if the file has no images
             raise ValueError
         labels = [line["label"] for line in lines]
         classes = tuple(sorted({label for label in labels if label}, key=_natural))
-        place = {name: number for number, name in enumerate(classes)} | {"": -1}
-        sure = [line["confidence"] for line in lines]
-        return Assigned(
+        indices = {name: index for index, name in enumerate(classes)} | {"": -1}
+        confidence = [line["confidence"] for line in lines]
+        return Assignments(
             clusters=clusters,
-            confidence=np.array(sure, dtype=np.float32) if all(sure) else None,
-            labels=np.array([place[label] for label in labels], dtype=np.int64) if classes else None,
+            confidence=np.array(confidence, dtype=np.float32) if all(confidence) else None,
+            labels=np.array([indices[label] for label in labels], dtype=np.int64) if classes else None,
             classes=classes,
             names=[line["image"] for line in lines],
         )
@@ -169,19 +186,19 @@ def _assigned(path: Path) -> Assigned:
 
 
 def _natural(name: str) -> tuple[int, str]:
-    """Numbers by their value, then words by the alphabet."""
+    """Sort key: numbers by value, then other names alphabetically."""
     return (int(name), name) if name.isdigit() else (2**62, name)
 
 
-def _shares(path: Path) -> Shares | None:
+def _partition(path: Path) -> Partition | None:
     if not path.exists():
         return None
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-            clients = tuple(map(str, found["clients"]))
-            rows = tuple(found[f"rows_{client}"] for client in range(len(clients)))
-            if "holdings" not in found:
-                return Shares(clients, rows)
-            return Shares(clients, rows, tuple(map(str, found["classes"])), found["holdings"])
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            clients = tuple(map(str, arrays["clients"]))
+            rows = tuple(arrays[f"rows_{client}"] for client in range(len(clients)))
+            if "holdings" not in arrays:
+                return Partition(clients, rows)
+            return Partition(clients, rows, tuple(map(str, arrays["classes"])), arrays["holdings"])
     except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile):
         raise InputError(f"{path} is damaged: restore it from a copy.") from None

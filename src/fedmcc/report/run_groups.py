@@ -1,20 +1,20 @@
-"""Which runs are of one configuration, and what the configurations are called."""
+"""Groups runs of equal configuration, and names each group by the options in which it differs."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedmcc.report.charts import plain
+from fedmcc.report.charts import html_label
 from fedmcc.report.palette import palette
 from fedmcc.report.run_facts import Facts
 from fedmcc.report.schema import Table
 
-# What does not change what is learned.
-APART = ("seed", "device", "threads", "engine")
-OWN = ("folder", "arrays")  # data sets that data.root chooses; of others it says only where they lie
+IGNORED_OPTIONS = ("seed", "device", "threads", "engine")  # they do not change what is learned
+DATASETS_CHOSEN_BY_ROOT = ("folder", "arrays")  # for other data sets data.root is only their location
+MAX_OPTIONS_IN_NAME = 3  # if no method, data set, encoder etc. differs
+
 Options = Sequence[dict[str, Any]]
-FEW = 3  # options that make a name where no method, data set and so on differs
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,85 +23,87 @@ class Group:
 
     number: int
     name: str
-    label: str  # the name as short as legends need it
+    label: str  # the name, shortened for legends
     colour: str
     runs: Sequence[Facts]
 
 
-def grouped(runs: Sequence[Facts]) -> list[Group]:
-    """The runs by configuration, in the order given; named by what tells them apart."""
-    found: dict[str, list[Facts]] = defaultdict(list)
+def group_runs(runs: Sequence[Facts]) -> list[Group]:
+    """The runs grouped by configuration, in the order given."""
+    by_options: dict[str, list[Facts]] = defaultdict(list)
     for run in runs:
-        found[repr(sorted(_options(run.config).items()))].append(run)
-    several = list(found.values())
-    names = _names(several)
-    told = zip(names, _labels(names), palette(len(several)), several, strict=True)
-    return [Group(place, *own) for place, own in enumerate(told)]
+        by_options[repr(sorted(_options(run.config).items()))].append(run)
+    groups = list(by_options.values())
+    names = _names(groups)
+    columns = zip(names, _labels(names), palette(len(groups)), groups, strict=True)
+    return [Group(number, *fields) for number, fields in enumerate(columns)]
 
 
 def _labels(names: Sequence[str]) -> list[str]:
-    """Names cut short, and told apart by number where they are equal then."""
-    short = [plain(name) for name in names]
-    return [f"{name} ({place})" if short.count(name) > 1 else name for place, name in enumerate(short, 1)]
+    """Shortened names, with a number added where shortening made them equal."""
+    short = [html_label(name) for name in names]
+    return [f"{name} ({number})" if short.count(name) > 1 else name for number, name in enumerate(short, 1)]
 
 
-def _names(several: Sequence[Sequence[Facts]]) -> list[str]:
-    """The methods, data sets and so on that differ, else a few options; more while names are equal."""
-    options = [_options(own[0].config) for own in several]
-    apart = _apart(options)
-    first = [key for key in apart if key.endswith(".name")]
-    words = [[str(option[key]) for key in first if key in option] for option in options]
-    for key in apart[:FEW] if not first else ():
-        _say(key, options, words, range(len(words)))
-    for key in apart if first else apart[FEW:]:
-        for places in _alike(words):
-            _say(key, options, words, places)
-    unnamed = {place for place, own in enumerate(words) if not own}.union(*_alike(words))
-    for place in unnamed:
-        words[place].append(several[place][0].name)
-    return [", ".join(own) for own in words]
+def _names(groups: Sequence[Sequence[Facts]]) -> list[str]:
+    """The differing methods, data sets etc., or else a few options; more options while names are equal."""
+    options = [_options(runs[0].config) for runs in groups]
+    differing = _differing_keys(options)
+    registered = [key for key in differing if key.endswith(".name")]
+    parts = [[str(option[key]) for key in registered if key in option] for option in options]
+    for key in differing[:MAX_OPTIONS_IN_NAME] if not registered else ():
+        _add_option(key, options, parts, range(len(parts)))
+    for key in differing if registered else differing[MAX_OPTIONS_IN_NAME:]:
+        for indices in _equal_names(parts):
+            _add_option(key, options, parts, indices)
+    unnamed = {index for index, words in enumerate(parts) if not words}.union(*_equal_names(parts))
+    for index in unnamed:
+        parts[index].append(groups[index][0].name)
+    return [", ".join(words) for words in parts]
 
 
-def _say(key: str, options: Options, words: Sequence[list[str]], places: Sequence[int]) -> None:
-    """Add an option to the names at these places if it tells them apart."""
-    if key in _apart([options[place] for place in places]):
-        for place in places:
-            words[place] += [f"{key.split('.')[-1]} {options[place][key]}"] if key in options[place] else []
+def _add_option(key: str, options: Options, parts: Sequence[list[str]], indices: Sequence[int]) -> None:
+    """Add an option to the names at these indices if its values differ among them."""
+    if key in _differing_keys([options[index] for index in indices]):
+        for index in indices:
+            if key in options[index]:
+                parts[index].append(f"{key.split('.')[-1]} {options[index][key]}")
 
 
-def _alike(words: Sequence[Sequence[str]]) -> list[list[int]]:
-    """The places of equal names."""
-    found: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for place, own in enumerate(words):
-        found[tuple(own)].append(place)
-    return [places for places in found.values() if len(places) > 1]
+def _equal_names(parts: Sequence[Sequence[str]]) -> list[list[int]]:
+    """The indices of names that occur more than once, name by name."""
+    indices: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for index, words in enumerate(parts):
+        indices[tuple(words)].append(index)
+    return [equal for equal in indices.values() if len(equal) > 1]
 
 
-def _apart(options: Options) -> list[str]:
-    """The keys that do not have the same value everywhere."""
-    every = dict.fromkeys(key for option in options for key in option)
-    return [key for key in every if len({repr(option.get(key)) for option in options}) > 1]
+def _differing_keys(options: Options) -> list[str]:
+    """The keys whose values are not all equal."""
+    keys = dict.fromkeys(key for option in options for key in option)
+    return [key for key in keys if len({repr(option.get(key)) for option in options}) > 1]
 
 
 def differences(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """Every option that is not the same in all groups, with its value in each."""
+    """Every option that differs between groups, with its value in each group."""
     options = [_options(group.runs[0].config) for group in groups]
     return [
         {"key": key, "values": ["" if option.get(key) is None else str(option[key]) for option in options]}
-        for key in _apart(options)
+        for key in _differing_keys(options)
     ]
 
 
 def _options(config: Table) -> dict[str, Any]:
-    """A configuration with dotted keys, but for what does not change what is learned."""
+    """A configuration with dotted keys, without the options that do not change what is learned."""
     flat: dict[str, Any] = {}
-    own = config.get("data", {}).get("name") in OWN
     for key, value in config.items():
-        if key in APART:
+        if key in IGNORED_OPTIONS:
             continue
         flat |= (
             {f"{key}.{inner}": option for inner, option in value.items()}
             if isinstance(value, dict)
             else {key: value}
         )
-    return {key: value for key, value in flat.items() if own or key != "data.root"}
+    if config.get("data", {}).get("name") not in DATASETS_CHOSEN_BY_ROOT:
+        flat.pop("data.root", None)
+    return flat

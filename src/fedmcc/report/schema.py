@@ -1,50 +1,51 @@
-"""Whether files of a run have the shape that a report relies on; another program's have not."""
+"""Checks that files of a run have the structure that a report reads."""
 
 from typing import Any
 
 SECTIONS = ("data", "encoder", "method", "partition", "training", "evaluation")
-CLUSTERING = ("acc", "nmi", "ari")
+CLUSTERING_SCORES = ("acc", "nmi", "ari")
 
 Table = dict[str, Any]
 
 
 def is_config(config: Table) -> bool:
-    """Sections are tables, and there are numbers of clusters and clients."""
+    """Whether sections are tables, and clusters and clients are integers."""
     if not all(isinstance(config.get(name, {}), dict) for name in SECTIONS):
         return False
     counts = config.get("clusters", 0), config.get("partition", {}).get("clients", 1)
     return all(isinstance(count, int) for count in counts)
 
 
-def is_scores(found: Table) -> bool:
-    """Clusterings have all their scores or none, and every score is a number or missing."""
-    clusterings, others = found.get("scores", {}), found.get("label_free", {})
-    if not isinstance(clusterings, dict) or not isinstance(others, dict):
+def is_scores(content: Table) -> bool:
+    """Whether each clustering has all of its scores or none, and every other score is a number or null."""
+    clusterings, label_free = content.get("scores", {}), content.get("label_free", {})
+    if not isinstance(clusterings, dict) or not isinstance(label_free, dict):
         return False
-    numbers = [*others.values(), found.get("knn"), found.get("images")]
+    numbers = [*label_free.values(), content.get("knn"), content.get("images")]
     return all(map(_is_clustering, clusterings.values())) and all(
         number is None or _is_number(number) for number in numbers
     )
 
 
-def is_evaluation(found: Table) -> bool:
-    """Protocols are tables of scores, each with its mean and its values."""
+def is_evaluation(content: Table) -> bool:
+    """Whether protocols are tables of scores, each with a mean and a list of values."""
     return all(
-        isinstance(scores, dict) and all(map(_is_measured, scores.values())) for scores in found.values()
+        isinstance(scores, dict) and all(map(_is_protocol_score, scores.values()))
+        for scores in content.values()
     )
 
 
-def _is_measured(found: object) -> bool:
+def _is_protocol_score(score: object) -> bool:
     return (
-        isinstance(found, dict)
-        and isinstance(found.get("values"), list)
-        and all(map(_is_number, (found.get("mean"), found.get("std", 0), found.get("images", 0))))
+        isinstance(score, dict)
+        and isinstance(score.get("values"), list)
+        and all(map(_is_number, (score.get("mean"), score.get("std", 0), score.get("images", 0))))
     )
 
 
-def _is_clustering(found: object) -> bool:
-    return not found or (
-        isinstance(found, dict) and all(_is_number(found.get(score)) for score in CLUSTERING)
+def _is_clustering(scores: object) -> bool:
+    return not scores or (
+        isinstance(scores, dict) and all(_is_number(scores.get(name)) for name in CLUSTERING_SCORES)
     )
 
 

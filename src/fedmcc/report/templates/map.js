@@ -1,10 +1,11 @@
 "use strict";
-// The images as points; under the mouse or the finger a card with the image itself.
+// The map of the images; hovering over or tapping a point shows a card with its image.
 const points = JSON.parse(document.getElementById("points").textContent);
-const landscape = document.getElementById("landscape");
+const imageMap = document.getElementById("image-map");
 const card = document.getElementById("card");
 const buttons = [...document.querySelectorAll("[data-mode]")];
-const coarse = matchMedia("(pointer: coarse)").matches;
+const touch = matchMedia("(pointer: coarse)").matches;
+const MAX_LEGEND_NAMES = 30;
 let mode = points.modes[0];
 
 function escaped(text) {
@@ -13,50 +14,49 @@ function escaped(text) {
   return node.innerHTML;
 }
 
-/** Cut in the middle, as the charts' names are. */
+/** Cuts a name in the middle, as charts.py does. */
 function shortened(text) {
   const letters = [...text];
   return letters.length <= 24 ? text : [...letters.slice(0, 11), "…", ...letters.slice(-12)].join("");
 }
 
-/** A trace for each cluster, label or client that has a point. */
+/** One trace for each cluster, label or client that has points. */
 function traces() {
-  const groups = mode.names.map(() => []);
-  mode.of.forEach((group, index) => groups[group].push(index));
+  const members = mode.names.map(() => []);
+  mode.groups.forEach((group, index) => members[group].push(index));
   const size = Math.max(3.5, Math.min(8, 260 / Math.sqrt(points.x.length)));
-  return groups.map((own, group) => ({
+  return members.map((indices, group) => ({
     type: "scatter",
     mode: "markers",
     name: escaped(shortened(mode.names[group])),
-    x: own.map((index) => points.x[index]),
-    y: own.map((index) => points.y[index]),
-    customdata: own,
+    x: indices.map((index) => points.x[index]),
+    y: indices.map((index) => points.y[index]),
+    customdata: indices,
     hoverinfo: "none",
     marker: { color: mode.colours[group], size, opacity: 0.82, line: { width: 0 } },
   })).filter((trace) => trace.x.length);
 }
 
 function layout() {
-  const bare = { visible: false, fixedrange: coarse };
-  const few = mode.names.length <= 30;
+  const hidden = { visible: false, fixedrange: touch };
   return {
-    ...themed({
-      xaxis: bare,
-      yaxis: { ...bare, scaleanchor: "x" },
+    ...themedLayout({
+      xaxis: hidden,
+      yaxis: { ...hidden, scaleanchor: "x" },
       margin: { l: 8, r: 8, t: 8, b: 8 },
       hovermode: "closest",
-      hoverdistance: coarse ? 24 : 12,
-      dragmode: coarse ? false : "zoom",
-      showlegend: few,
+      hoverdistance: touch ? 24 : 12,
+      dragmode: touch ? false : "zoom",
+      showlegend: mode.names.length <= MAX_LEGEND_NAMES,
       legend: { orientation: "h", x: 0.5, xanchor: "center", y: 0, yanchor: "top", itemsizing: "constant" },
     }),
     uirevision: "kept",
   };
 }
 
-function show(event) {
+function showCard(event) {
   const index = event.points[0].customdata;
-  card.replaceChildren(...(points.sheet ? [picture(index)] : []), facts(index));
+  card.replaceChildren(...(points.sheet ? [imageElement(index)] : []), factList(index));
   card.hidden = false;
   const { clientX, clientY } = event.event.touches?.[0] || event.event;
   const { width, height } = card.getBoundingClientRect();
@@ -65,7 +65,8 @@ function show(event) {
   card.style.top = `${Math.max(8, Math.min(clientY - height / 2, innerHeight - height - 8))}px`;
 }
 
-function picture(index) {
+/** The image of a point: a window onto the sprite sheet. */
+function imageElement(index) {
   const { url, width, height, columns, rows } = points.sheet;
   const node = document.createElement("div");
   const [column, row] = [index % columns, Math.floor(index / columns)];
@@ -73,12 +74,12 @@ function picture(index) {
   node.style.setProperty("--shape", `${width} / ${height}`);
   node.style.backgroundImage = `url(${url})`;
   node.style.backgroundSize = `${columns * 100}% ${rows * 100}%`;
-  const share = (place, count) => (count > 1 ? (100 * place) / (count - 1) : 0);
-  node.style.backgroundPosition = `${share(column, columns)}% ${share(row, rows)}%`;
+  const percent = (place, count) => (count > 1 ? (100 * place) / (count - 1) : 0);
+  node.style.backgroundPosition = `${percent(column, columns)}% ${percent(row, rows)}%`;
   return node;
 }
 
-function facts(index) {
+function factList(index) {
   const list = document.createElement("dl");
   const add = (name, value) => {
     for (const [kind, text] of [["dt", name], ["dd", value]]) {
@@ -86,26 +87,26 @@ function facts(index) {
       list.lastChild.textContent = text;
     }
   };
-  for (const { key, names, of } of points.modes) add(key, names[of[index]]);
+  for (const { key, names, groups } of points.modes) add(key, names[groups[index]]);
   if (points.confidence) add("confidence", points.confidence[index].toFixed(2));
   if (points.names) add("image", points.names[index]);
   return list;
 }
 
-function hide() { card.hidden = true; }
+function hideCard() { card.hidden = true; }
 
-drawn.set(landscape, () => ({ data: traces(), layout: layout(), settings: { doubleClick: "reset" } }));
-draw(landscape).then(() => {
-  landscape.on("plotly_hover", show);
-  landscape.on("plotly_click", show);
-  landscape.on("plotly_unhover", hide);
+figures.set(imageMap, () => ({ data: traces(), layout: layout(), settings: { doubleClick: "reset" } }));
+draw(imageMap).then(() => {
+  imageMap.on("plotly_hover", showCard);
+  imageMap.on("plotly_click", showCard);
+  imageMap.on("plotly_unhover", hideCard);
 });
-addEventListener("scroll", hide, { passive: true });
+addEventListener("scroll", hideCard, { passive: true });
 for (const button of buttons) {
   button.addEventListener("click", () => {
     mode = points.modes[Number(button.dataset.mode)];
     for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
-    hide();
-    draw(landscape);
+    hideCard();
+    draw(imageMap);
   });
 }
