@@ -97,16 +97,39 @@ class Stage:
         return make([output.float() for output in outputs])
 
     def represent(self, net: Any, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
-        """The outputs for two views of a batch: a NamedTuple of tensors with one row per image.
+        """Compute the outputs for two views of a batch.
 
         A row must depend only on its own image (except through BatchNorm), because batches may be processed
         in chunks. Wrap computations without gradient, such as a target network's, in
-        `replay.without_gradient`.
+        `fedmcc.networks.replay.without_gradient`.
+
+        Parameters
+        ----------
+        net
+            The network that the method built.
+        a, b
+            Two views of each image, or pairs of cached features.
+
+        Returns
+        -------
+        tuple[Tensor, ...]
+            A NamedTuple of tensors with one row per image, the argument of `loss`.
         """
         raise NotImplementedError
 
     def loss(self, outputs: Any) -> Tensor:
-        """The loss of a whole batch of outputs; only here may images interact."""
+        """Compute the loss of a whole batch; only here may images interact.
+
+        Parameters
+        ----------
+        outputs
+            The outputs of `represent`.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         raise NotImplementedError
 
     def after_step(self, net: Any, outputs: Any) -> None:
