@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check docs bench bench-memory lock clean
+.PHONY: help install demo test test-fast check docs bench bench-memory lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -22,6 +22,9 @@ demo: $(READY)  ## cluster handwritten digits, a few minutes
 
 test: $(READY)  ## run all tests, two files at a time
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
+
+test-fast: $(READY)  ## run units and contracts: everything but tests/system
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --ignore tests/system
 
 check: $(READY)  ## format, lint, types, layers
 	$(BIN)/ruff format --check .

@@ -63,6 +63,12 @@ def test_every_dotted_name_is_one_of_the_code_or_an_option(page: Path) -> None:
             assert _is_option(match[0]) or _is_python(match[0]), name
 
 
+@pages
+def test_every_make_target_that_is_mentioned_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), flags=re.MULTILINE)) <= targets
+
+
 def test_the_changelog_and_the_citation_have_the_version_of_the_package() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     releases = re.findall(r"^## \[(.+)\] - (.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
