@@ -268,7 +268,7 @@ def test_a_run_whose_round_fails_keeps_the_rounds_before_and_names_the_command_t
     events, engine = steps(experiment, run), experiment.engine
     row = next(event for event in events if isinstance(event, Scored)).row
     monkeypatch.setattr(engine, "run", lambda stage, tasks: iter(()))
-    with pytest.raises(RoundFailedError, match=r"Round 2 .* go on with: fedmcc resume '.*my run'"):
+    with pytest.raises(RoundFailedError, match=r"Round 2 .* resume with: fedmcc resume '.*my run'"):
         list(events)
     assert run.rows() == [row]
     assert (row["participants"], row["refused"], row["dropped"], "attempt" in row) == (

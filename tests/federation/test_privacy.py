@@ -184,5 +184,5 @@ def test_a_run_without_its_secret_is_not_resumed(tmp_path):
     events.close()
     assert run.secret_file.stat().st_mode & 0o777 == 0o600
     run.secret_file.unlink()
-    with pytest.raises(InputError, match=r"noise.secret is gone: restore it"):
+    with pytest.raises(InputError, match=r"noise.secret is missing: restore it"):
         list(experiment.steps(prepare(replace(prepared.config)), run))

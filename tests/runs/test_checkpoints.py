@@ -27,7 +27,7 @@ def run(tmp_path):
 
 
 def _moment(round, value, clients=(0, 1)):
-    """Progress, rows, and what the clients remember."""
+    """Progress, rows, and states of the clients."""
     progress = Progress(
         model={"w": torch.full((3, 2), value), "n": torch.tensor(round)},
         stage="joint",
@@ -45,13 +45,13 @@ def _save(run, moment, changed=(0, 1)):
 
 
 def _numbers(progress, rows, states):
-    """Everything in it as plain numbers."""
-    remembered = {k: {n: v.tolist() for n, v in state.items()} for k, state in states.items()}
+    """All values as plain numbers, to compare them."""
+    client_states = {k: {n: v.tolist() for n, v in state.items()} for k, state in states.items()}
     tensors = [{n: v.tolist() for n, v in state.items()} for state in (progress.model, progress.extras)]
-    return progress.stage, progress.round, progress.frozen_sent, rows, tensors, remembered
+    return progress.stage, progress.round, progress.frozen_sent, rows, tensors, client_states
 
 
-def _found(run):
+def _loaded(run):
     saved = load_progress(run)
     return _numbers(saved.progress, saved.rows, {k: load_state(path) for k, path in saved.clients.items()})
 
@@ -62,7 +62,7 @@ class Net(nn.Module):
         self.online, self.target = nn.Linear(2, width), nn.Linear(2, width)
 
 
-def test_a_state_comes_back_to_the_bit_with_its_types(tmp_path):
+def test_a_loaded_state_is_bit_identical_and_has_the_same_types(tmp_path):
     state = {
         "float": torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).T,
         "half": torch.tensor([1.5], dtype=torch.bfloat16),
@@ -71,9 +71,9 @@ def test_a_state_comes_back_to_the_bit_with_its_types(tmp_path):
         "channels_last": torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last),
     }
     save_state(tmp_path / "a.safetensors", state, {"method": "mcc"})
-    found = load_state(tmp_path / "a.safetensors")
-    assert found.keys() == state.keys()
-    assert all(torch.equal(found[k], state[k]) and found[k].dtype == state[k].dtype for k in state)
+    loaded = load_state(tmp_path / "a.safetensors")
+    assert loaded.keys() == state.keys()
+    assert all(torch.equal(loaded[k], state[k]) and loaded[k].dtype == state[k].dtype for k in state)
     assert load_metadata(tmp_path / "a.safetensors") == {"method": "mcc"}
 
 
@@ -81,18 +81,18 @@ def test_there_is_no_progress_before_the_first_round(run):
     assert load_progress(run) is None
 
 
-def test_a_moment_comes_back_as_it_was(run):
+def test_loaded_progress_equals_saved_progress(run):
     _save(run, _moment(1, 0.25))
-    assert _found(run) == _numbers(*_moment(1, 0.25))
+    assert _loaded(run) == _numbers(*_moment(1, 0.25))
 
 
-def test_only_changed_clients_are_written_and_only_named_files_stay(run):
+def test_only_changed_clients_are_written_and_old_files_are_deleted(run):
     (run.resume_folder / "left-by-a-crash.safetensors").write_bytes(b"")
     _save(run, _moment(1, 0.25))
     _save(run, _moment(2, 0.5), changed=[1])
-    found = {client: load_state(path) for client, path in load_progress(run).clients.items()}
-    assert found[0]["net.w"].tolist() == [0.25, 0.25]
-    assert found[1]["net.w"].tolist() == [1.5, 1.5]
+    states = {client: load_state(path) for client, path in load_progress(run).clients.items()}
+    assert states[0]["net.w"].tolist() == [0.25, 0.25]
+    assert states[1]["net.w"].tolist() == [1.5, 1.5]
     names = sorted(path.name for path in run.resume_folder.iterdir())
     assert names == [
         "client-0-joint-000001.safetensors",
@@ -104,39 +104,39 @@ def test_only_changed_clients_are_written_and_only_named_files_stay(run):
 
 
 @pytest.mark.parametrize("crash", range(1, 6))
-def test_a_crash_at_any_write_leaves_the_moment_before(run, monkeypatch, crash):
+def test_a_crash_at_any_write_keeps_the_round_before(run, monkeypatch, crash):
     _save(run, _moment(1, 0.25))
     write, calls = atomic_files.write_flushed, []
 
-    def dying(path, content, *mode):
+    def crashing(path, content, *mode):
         calls.append(path)
         if len(calls) == crash:
             raise KeyboardInterrupt
         write(path, content, *mode)
 
-    monkeypatch.setattr(atomic_files, "write_flushed", dying)
-    monkeypatch.setattr(safetensor_files, "write_flushed", dying)
+    monkeypatch.setattr(atomic_files, "write_flushed", crashing)
+    monkeypatch.setattr(safetensor_files, "write_flushed", crashing)
     with pytest.raises(KeyboardInterrupt):
         _save(run, _moment(2, 0.5))
-    assert _found(run) == _numbers(*_moment(1, 0.25))
+    assert _loaded(run) == _numbers(*_moment(1, 0.25))
 
 
 @pytest.mark.parametrize("crash", range(1, 5))
-def test_a_crash_while_old_files_are_removed_leaves_the_new_moment(run, monkeypatch, crash):
+def test_a_crash_while_old_files_are_deleted_keeps_the_new_round(run, monkeypatch, crash):
     _save(run, _moment(1, 0.25))
     unlink, calls = Path.unlink, []
 
-    def dying(path, *args, **options):
+    def crashing(path, *args, **options):
         calls.append(path)
         if len(calls) == crash:
             raise KeyboardInterrupt
         unlink(path, *args, **options)
 
-    monkeypatch.setattr(Path, "unlink", dying)
+    monkeypatch.setattr(Path, "unlink", crashing)
     with pytest.raises(KeyboardInterrupt):
         _save(run, _moment(2, 0.5))
     monkeypatch.setattr(Path, "unlink", unlink)
-    assert _found(run) == _numbers(*_moment(2, 0.5))
+    assert _loaded(run) == _numbers(*_moment(2, 0.5))
 
 
 @pytest.mark.parametrize("kept", [0, 4, 60, -1])
@@ -156,21 +156,21 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["client-1", "model", "extras"])
-def test_a_file_of_the_moment_that_is_gone_is_named(run, name):
+def test_a_missing_file_of_the_saved_round_is_named(run, name):
     _save(run, _moment(1, 0.25))
     (run.resume_folder / f"{name}-joint-000001.safetensors").unlink()
     with pytest.raises(InputError, match=rf"There is no checkpoint at .*{name}-joint-000001"):
         load_progress(run)
 
 
-def test_what_clients_remember_is_not_read(run, monkeypatch):
+def test_states_of_clients_are_not_read(run, monkeypatch):
     files, read = _save(run, _moment(1, 0.25)), []
     monkeypatch.setattr(checkpoints, "load_state", lambda path: read.append(path.name) or {})
     assert load_progress(run).clients == files
     assert [name.split("-")[0] for name in read] == ["model", "extras"]
 
 
-def test_one_client_after_the_other_is_in_memory_while_they_are_saved(run):
+def test_clients_are_saved_one_at_a_time(run):
     progress, rows, states = _moment(1, 0.25)
 
     def one_by_one():
@@ -214,9 +214,9 @@ def test_a_network_takes_its_online_branch_from_a_checkpoint(tmp_path):
     ("state", "sentence"),
     [
         ({"online.weight": torch.ones(4, 2)}, r"online\.weight is \(4, 2\) in the file and \(3, 2\)"),
-        ({"online.conv": torch.ones(1)}, r"it has online\.conv, the network has not"),
-        ({"online.weight": torch.ones(3, 2)}, r"online\.bias is not in it"),
-        ({}, r"is not in it"),
+        ({"online.conv": torch.ones(1)}, r"the file has online\.conv, the network does not"),
+        ({"online.weight": torch.ones(3, 2)}, r"the network has online\.bias, the file does not"),
+        ({}, r"the network has online\.bias, the file does not"),
     ],
 )
 def test_a_checkpoint_of_another_architecture_is_refused_and_changes_nothing(tmp_path, state, sentence):
@@ -228,15 +228,15 @@ def test_a_checkpoint_of_another_architecture_is_refused_and_changes_nothing(tmp
     assert torch.equal(net.online.weight.detach(), before)
 
 
-def test_all_files_of_a_moment_are_on_disk_before_the_list_that_names_them(run, monkeypatch):
+def test_all_files_of_a_round_are_on_disk_before_the_list_that_names_them(run, monkeypatch):
     flush, write, order = atomic_files.flush_folder, atomic_files.write_flushed, []
     monkeypatch.setattr(safetensor_files, "flush_folder", lambda path: (order.append("flushed"), flush(path)))
 
-    def noting(path, content, *mode):
+    def recording(path, content, *mode):
         order.append(path.name.split("-")[0])
         write(path, content, *mode)
 
-    monkeypatch.setattr(atomic_files, "write_flushed", noting)
-    monkeypatch.setattr(safetensor_files, "write_flushed", noting)
+    monkeypatch.setattr(atomic_files, "write_flushed", recording)
+    monkeypatch.setattr(safetensor_files, "write_flushed", recording)
     _save(run, _moment(1, 0.25))
     assert order == ["model", "extras", "client", "client", "flushed", "progress.json"]

@@ -33,7 +33,7 @@ def test_logged_rows_come_back_exactly_one_line_each(run):
     assert [json.loads(line) for line in run.metrics_file.read_text().split("\n")[:-1]] == rows
 
 
-def test_a_row_with_a_number_that_json_lacks_is_refused_and_leaves_no_trace(run):
+def test_a_row_with_a_number_that_json_cannot_hold_is_refused_and_not_written(run):
     _log(run, 1)
     with pytest.raises(ValueError, match="JSON"):
         run.log({"loss": float("nan")})
@@ -41,7 +41,7 @@ def test_a_row_with_a_number_that_json_lacks_is_refused_and_leaves_no_trace(run)
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20])
-def test_a_last_line_cut_short_is_left_out_and_rewind_removes_it(run, cut):
+def test_a_last_line_cut_short_is_left_out_and_truncation_removes_it(run, cut):
     rows = _log(run, 2)
     whole = run.metrics_file.read_bytes()
     run.metrics_file.write_bytes(whole + json.dumps({"stage": "joint", "round": 3}).encode()[:cut])
@@ -50,7 +50,7 @@ def test_a_last_line_cut_short_is_left_out_and_rewind_removes_it(run, cut):
     assert run.metrics_file.read_bytes() == whole
 
 
-def test_a_last_line_of_bytes_that_are_no_text_is_left_out(run):
+def test_a_last_line_of_bytes_that_are_not_text_is_left_out(run):
     rows = _log(run, 1)
     with run.metrics_file.open("ab") as file:
         file.write(b"\xff\xfe\x00\x00")
@@ -65,7 +65,7 @@ def test_a_damaged_line_in_the_middle_is_named(run):
         run.rows()
 
 
-def test_rewind_keeps_the_first_rows_to_the_bit(run):
+def test_truncation_keeps_the_first_rows_bit_identical(run):
     rows = _log(run, 4)
     before = run.metrics_file.read_text().splitlines(keepends=True)
     run.truncate_rows(3)
@@ -88,20 +88,22 @@ def test_a_damaged_json_file_is_named(run, content):
         load_run(run.path)
 
 
-def test_what_is_no_run_is_refused(tmp_path):
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "absent", tmp_path / "empty"):
         with pytest.raises(InputError, match=r"is not a run directory"):
             load_run(path)
 
 
-def test_a_folder_in_use_is_refused_and_untouched(run, tmp_path):
-    with pytest.raises(InputError, match=r"is not empty: `fedmcc resume .*run` goes on with it"):
+def test_a_folder_in_use_is_refused_and_not_changed(run, tmp_path):
+    with pytest.raises(
+        InputError, match=r"is not empty: resume its run with `fedmcc resume .*run`, or choose another folder"
+    ):
         create_run(run.path, "seed = 1\n", {})
     assert run.config_file.read_text() == "seed = 0\n"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match="is not empty"):
+    with pytest.raises(InputError, match=r"is not empty: choose another folder with --out\."):
         create_run(tmp_path / "mine", "", {})
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
@@ -124,9 +126,9 @@ def test_a_run_is_finished_when_its_scores_are_there(run):
     assert Run(run.path).finished
 
 
-def test_two_cannot_work_on_a_run_at_once(run):
+def test_two_processes_cannot_work_on_a_run_at_once(run):
     in_use = pytest.raises(InputError, match="in use by another process")
     with run.locked(), in_use, load_run(run.path).locked():
         pass
-    with run.locked():  # let go of afterwards
+    with run.locked():  # released afterwards
         pass

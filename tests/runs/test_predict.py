@@ -30,18 +30,18 @@ def drawn():
 
 @pytest.fixture
 def folder(tmp_path, drawn):
-    """Pictures of 24 px; none is square to the pixel, and one lies deeper."""
+    """Images of 30 by 24 px, one of them in a subfolder."""
     (tmp_path / "images" / "deep").mkdir(parents=True)
     for number, image in enumerate(drawn):
-        place = "deep/" if number == 3 else ""
+        subfolder = "deep/" if number == 3 else ""
         picture = Image.fromarray(image.transpose(1, 2, 0)).resize((30, 24))
-        picture.save(tmp_path / "images" / f"{place}{number:02}.png")
+        picture.save(tmp_path / "images" / f"{subfolder}{number:02}.png")
     return tmp_path / "images"
 
 
 @pytest.fixture
 def run(tmp_path, folder):
-    """A run whose images are decoded at 20 px and seen by the network at 8."""
+    """A run whose images are decoded at 20 px and whose views have 8 px."""
     data, views = {"name": "folder", "root": str(folder), "size": 20}, {"size": 8}
     return experiment.run(parse(SMALL | {"data": data, "views": views}), tmp_path / "run")
 
@@ -52,7 +52,7 @@ def _rows(text):
 
 def test_the_images_of_the_run_get_the_clusters_and_confidences_of_the_run(run, folder):
     predicted = predict(run, folder)
-    assert predicted.complaint is None
+    assert predicted.skipped is None
     assert predicted.csv == run.assignments_file.read_text()
 
 
@@ -71,11 +71,11 @@ def test_a_damaged_file_is_skipped_and_named(run, folder):
     predicted = predict(run, folder)
     assert [row["image"] for row in _rows(predicted.csv)].count("02.png") == 0
     assert len(_rows(predicted.csv)) == 15
-    assert predicted.complaint.startswith("Skipped 2 unreadable files: ")
-    assert "02.png" in predicted.complaint
+    assert predicted.skipped.startswith("Skipped 2 unreadable files: ")
+    assert "02.png" in predicted.skipped
 
 
-def test_grey_images_are_read_as_the_run_saw_its_own(run, tmp_path):
+def test_grey_images_are_converted_to_the_channels_of_the_run(run, tmp_path):
     (tmp_path / "grey").mkdir()
     Image.fromarray(np.full((40, 60), 90, dtype=np.uint8)).save(tmp_path / "grey" / "a.jpg")
     (row,) = _rows(predict(run, tmp_path / "grey").csv)
@@ -89,7 +89,7 @@ def test_a_run_on_arrays_predicts_files_too(tmp_path, folder):
 
 
 def test_images_of_a_run_on_oblong_arrays_get_the_clusters_of_the_run(tmp_path):
-    """The network sees the whole of each, squashed: what tells these apart lies at their ends."""
+    """Images are resized as a whole, not cropped to a square."""
     images = np.random.default_rng(0).integers(0, 256, (16, 10, 24), dtype=np.uint8)
     np.save(tmp_path / "images.npy", images)
     (tmp_path / "files").mkdir()
@@ -102,11 +102,11 @@ def test_images_of_a_run_on_oblong_arrays_get_the_clusters_of_the_run(tmp_path):
         assert [row[key] for row in predicted] == [row[key] for row in own]
 
 
-def test_where_there_is_nothing_a_sentence_says_so(run, tmp_path):
+def test_a_path_without_images_is_refused(run, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.png").write_text("not an image")
     for path, sentence in (
-        ("absent", "There is no"),
+        ("absent", "There is no image or folder at"),
         ("empty", "is empty"),
         ("text.png", "No readable image"),
     ):
@@ -116,8 +116,8 @@ def test_where_there_is_nothing_a_sentence_says_so(run, tmp_path):
 
 def test_a_checkpoint_that_does_not_fit_is_refused(run, folder):
     state = load_state(run.model_file)
-    save_state(run.model_file, state)  # without what is known about it
-    with pytest.raises(InputError, match="does not say how many channels"):
+    save_state(run.model_file, state)  # without metadata
+    with pytest.raises(InputError, match="lacks the number of channels: use the file that the run wrote"):
         predict(run, folder)
     name = "online.instance_projector.0.bias"
     save_state(run.model_file, state | {name: state[name][:3]}, {"channels": "3"})
@@ -125,7 +125,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(run, folder):
         predict(run, folder)
 
 
-def test_an_unfinished_run_has_nothing_to_predict_with(run, folder):
+def test_an_unfinished_run_cannot_predict(run, folder):
     run.model_file.unlink()
     with pytest.raises(InputError, match="There is no checkpoint at"):
         predict(replace(run), folder)

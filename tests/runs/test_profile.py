@@ -34,16 +34,16 @@ batch_size = 12
 
 
 class Done(NamedTuple):
-    """A run, and how long the command took."""
+    """A run directory, and the seconds that the command took."""
 
     run: Path
     wall: float
 
 
-def go(folder: Path, name: str, *words: str) -> Done:
+def timed_run(folder: Path, name: str, *argv: str) -> Done:
     recipe, start = folder / "small.toml", time.perf_counter()
     recipe.write_text(RECIPE)
-    result = CliRunner().invoke(app, ["run", str(recipe), "--out", str(folder / name), *words])
+    result = CliRunner().invoke(app, ["run", str(recipe), "--out", str(folder / name), *argv])
     assert result.exit_code == 0, result.output
     return Done(folder / name, time.perf_counter() - start)
 
@@ -51,20 +51,20 @@ def go(folder: Path, name: str, *words: str) -> Done:
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory: pytest.TempPathFactory) -> Done:
     folder = tmp_path_factory.mktemp("profiled")
-    go(folder, "plain", "--no-report")  # imports what a command imports
-    return go(folder, "profiled", "--profile")
+    timed_run(folder, "plain", "--no-report")  # so that imports are not timed
+    return timed_run(folder, "profiled", "--profile")
 
 
 def test_a_profile_accounts_for_the_whole_wall_clock(profiled: Done) -> None:
     run, wall = profiled
     profile = json.loads((run / "profile.json").read_text())
     assert sum(profile["parts"].values()) == pytest.approx(profile["seconds"])
-    assert wall / 2 < profile["seconds"] <= wall  # what the command does before and after is not of the run
+    assert wall / 2 < profile["seconds"] <= wall  # the command also does work before and after the run
     assert set(profile["chapters"]) == {"before", "representation", "clustering", "after"}
     assert set(profile["parts"]) == set(PARTS)
 
 
-def test_a_profile_can_be_read(profiled: Done) -> None:
+def test_the_markdown_is_a_table_of_all_parts(profiled: Done) -> None:
     lines = (profiled.run / "profile.md").read_text().splitlines()
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     assert table[0][:3] == ["part", "seconds", "share"]
@@ -73,7 +73,7 @@ def test_a_profile_can_be_read(profiled: Done) -> None:
     assert sum(shares) == pytest.approx(100, abs=1)
 
 
-def test_a_profiled_run_has_the_bits_of_any_other(profiled: Done) -> None:
+def test_a_profiled_run_is_bit_identical_to_any_other(profiled: Done) -> None:
     plain = profiled.run.with_name("plain")
     model = Path("checkpoints/final.safetensors")
     assert (plain / model).read_bytes() == (profiled.run / model).read_bytes()

@@ -1,4 +1,4 @@
-"""TensorBoard reads what a run yields, and the run's watcher misses nothing."""
+"""TensorBoard reads the recorded rounds, and no event is lost."""
 
 import sys
 from pathlib import Path
@@ -36,21 +36,21 @@ def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 def test_rounds_are_counted_over_the_whole_run(tmp_path: Path) -> None:
     assert list(record_rounds(EVENTS, tmp_path)) == EVENTS
-    found = read(tmp_path)
-    assert found["loss/one"] == [(1, 2.0), (2, 1.0)]
-    assert found["scores/acc"] == [(2, 0.5), (3, 0.75)]
-    assert found["clients/participants"] == [(1, 2.0), (2, 2.0), (3, 2.0)]
-    assert found["cost/bytes_up"][0] == (1, 4.0)
-    assert "loss/two" not in found
+    scalars = read(tmp_path)
+    assert scalars["loss/one"] == [(1, 2.0), (2, 1.0)]
+    assert scalars["scores/acc"] == [(2, 0.5), (3, 0.75)]
+    assert scalars["clients/participants"] == [(1, 2.0), (2, 2.0), (3, 2.0)]
+    assert scalars["cost/bytes_up"][0] == (1, 4.0)
+    assert "loss/two" not in scalars
 
 
-def test_a_resumed_run_goes_on_counting(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_the_count(tmp_path: Path) -> None:
     list(record_rounds(EVENTS[:2], tmp_path))
     list(record_rounds(EVENTS[2:], tmp_path, done=2))
     assert read(tmp_path)["scores/acc"] == [(2, 0.5), (3, 0.75)]
 
 
-def test_without_tensorboard_a_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tensorboard_an_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(InputError, match=r"pip install fedmcc\[tensorboard\]"):
         require_tensorboard()

@@ -68,8 +68,8 @@ def predict(
     from fedmcc.terminal import output
 
     predicted = predict.predict(directory.load_run(run), images)
-    if predicted.complaint:
-        output.warn(predicted.complaint)
+    if predicted.skipped:
+        output.warn(predicted.skipped)
     if out is None:
         typer.echo(predicted.csv, nl=False)
     else:

@@ -1,1 +1,1 @@
-"""Runs: from a configuration to a run directory, and from a run directory to predictions and scores."""
+"""Runs: train from a configuration into a run directory, then predict and evaluate from it."""

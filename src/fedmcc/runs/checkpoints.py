@@ -1,4 +1,4 @@
-"""Networks and progress on disk: safetensors and JSON, whole or absent, checked before they are used."""
+"""Networks and progress on disk, as safetensors and JSON: written atomically, checked when loaded."""
 
 import json
 import os
@@ -30,12 +30,12 @@ __all__ = [
 
 
 def load_network(net: nn.Module, path: Path) -> None:
-    """Put a checkpoint into a network of the same architecture."""
+    """Load a checkpoint into a network of the same architecture."""
     state, own = load_state(path), net.state_dict()
     for name, value in state.items():
         if name not in own:
             raise InputError(
-                f"{path} is of another architecture: it has {name}, the network has not. "
+                f"{path} is of another architecture: the file has {name}, the network does not. "
                 "Use the configuration it was trained with."
             )
         if value.shape != own[name].shape:
@@ -45,55 +45,58 @@ def load_network(net: nn.Module, path: Path) -> None:
             )
     missing = sorted({name for name in own if name.startswith("online.")} - set(state))
     if missing:
-        raise InputError(f"{path} is of another architecture: {missing[0]} is not in it. Use its own config.")
+        raise InputError(
+            f"{path} is of another architecture: the network has {missing[0]}, the file does not. "
+            "Use the configuration it was trained with."
+        )
     copy_into(net, state)
 
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """A moment of a run between two rounds."""
+    """The state of a run between two rounds."""
 
     progress: Progress
-    rows: int  # lines of metrics.jsonl that belong to it
-    clients: Mapping[int, Path]  # where what each client remembers lies, to be read when it is needed
+    rows: int  # of metrics.jsonl so far
+    clients: Mapping[int, Path]  # file with the state of each client, read when it is needed
 
 
 def save_progress(
     run: Run, progress: Progress, rows: int, changed: Iterable[tuple[int, State]]
 ) -> dict[int, Path]:
-    """Commit a round: new files first, then the list that names them, then the old files go.
+    """Commit a round: write new files, then the list of current files, then delete the old files.
 
-    Only what the clients in `changed` remember is written, one after the other; returns where it lies.
+    Only the states of the clients in `changed` are written, one at a time; returns their files.
     """
     folder = run.resume_folder
-    moment = f"{progress.stage}-{progress.round:06}.safetensors"
-    files, own = dict(_listing(run).get("clients", {})), {}
+    suffix = f"{progress.stage}-{progress.round:06}.safetensors"
+    files, changed_files = dict(_listing(run).get("clients", {})), {}
 
-    def new() -> Iterator[tuple[str, State]]:
-        yield f"model-{moment}", progress.model
-        yield f"extras-{moment}", progress.extras
+    def new_files() -> Iterator[tuple[str, State]]:
+        yield f"model-{suffix}", progress.model
+        yield f"extras-{suffix}", progress.extras
         for client, state in changed:
-            files[str(client)] = name = f"client-{client}-{moment}"
-            own[client] = folder / name
+            files[str(client)] = name = f"client-{client}-{suffix}"
+            changed_files[client] = folder / name
             yield name, state
 
-    save_states(folder, new())
+    save_states(folder, new_files())
     listing: dict[str, Any] = {
         "stage": progress.stage,
         "round": progress.round,
         "rows": rows,
         "met": sorted(progress.frozen_sent),
-        "model": f"model-{moment}",
-        "extras": f"extras-{moment}",
+        "model": f"model-{suffix}",
+        "extras": f"extras-{suffix}",
         "clients": files,
     }
     write_atomically(folder / "progress.json", json.dumps(listing) + "\n")
-    _keep(folder, {"progress.json", listing["model"], listing["extras"], *files.values()})
-    return own
+    _delete_others(folder, {"progress.json", listing["model"], listing["extras"], *files.values()})
+    return changed_files
 
 
 def load_progress(run: Run) -> Saved | None:
-    """The last committed round, or nothing when there is none yet; what clients remember is not read."""
+    """Load the last committed round, or None if there is none; states of clients are not read."""
     listing = _listing(run)
     if not listing:
         return None
@@ -108,7 +111,7 @@ def load_progress(run: Run) -> Saved | None:
         )
         clients = {int(client): folder / name for client, name in listing["clients"].items()}
         for path in clients.values():
-            load_shapes(path)  # says what is missing or damaged before anything is run
+            load_shapes(path)  # raises InputError if the file is missing or damaged
         return Saved(progress, listing["rows"], clients)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InputError(f"{folder / 'progress.json'} is damaged: restore it from a copy.") from None
@@ -118,10 +121,10 @@ def _listing(run: Run) -> dict[str, Any]:
     return run.read_json("resume/progress.json")
 
 
-def _keep(folder: Path, named: set[str]) -> None:
-    """Remove everything else from the folder."""
-    with os.scandir(folder) as found:  # a Path for each of thousands of clients takes long
-        others = [entry for entry in found if entry.name not in named]
+def _delete_others(folder: Path, kept: set[str]) -> None:
+    """Delete everything from the folder except these files."""
+    with os.scandir(folder) as entries:  # a Path for each of thousands of clients would be slow
+        others = [entry for entry in entries if entry.name not in kept]
     for entry in others:
         if entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry)

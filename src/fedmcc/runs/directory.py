@@ -1,4 +1,4 @@
-"""The run directory: public, versioned, described in docs/run-directory.md. No torch is needed to read it."""
+"""The run directory, a public and versioned format (docs/run-directory.md) that is read without torch."""
 
 import json
 import os
@@ -11,9 +11,9 @@ from typing import Any
 from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import locked, make_folder, write_atomically
 
-FORMAT = 1  # raised when an older fedmcc could no longer read the directory
+FORMAT = 1  # raised when older versions of fedmcc can no longer read the directory
 
-WRITTEN = (  # by and by
+TEMPORARY_PREFIXES = (  # of the hidden files that `write_atomically` renames when they are complete
     "partition.npz.",
     "metrics.jsonl.",
     "scores.json.",
@@ -58,17 +58,17 @@ class Run:
 
     @property
     def metrics_file(self) -> Path:
-        """A JSON object per line and round."""
+        """One JSON object per line, for each round."""
         return self.path / "metrics.jsonl"
 
     @property
     def model_file(self) -> Path:
-        """The final global network; it exists when training has ended."""
+        """The final global network; the file exists once training has ended."""
         return self.path / "checkpoints" / "final.safetensors"
 
     @property
     def scores_file(self) -> Path:
-        """The final scores; it is written last, so it exists when the run is complete."""
+        """The final scores; the file is written last, so it exists if the run is complete."""
         return self.path / "scores.json"
 
     @property
@@ -78,22 +78,22 @@ class Run:
 
     @property
     def secret_file(self) -> Path:
-        """Whence noise is drawn, while the run is under way."""
+        """The secret that noise is derived from; the file is deleted when the run is complete."""
         return self.path / "noise.secret"
 
     @property
     def sites_file(self) -> Path:
-        """The sites of a real federation; in other runs there is none."""
+        """The sites of a federation; the file exists only in runs with sites."""
         return self.path / "sites.json"
 
     @property
     def simulated(self) -> bool:
-        """Whether its sites are simulated: then what they remember lies in the run."""
+        """Whether the sites are simulated; their states are then stored in the run directory."""
         return (self.path / "sites").is_dir()
 
     @property
     def resume_folder(self) -> Path:
-        """What is needed to go on."""
+        """The state of the last committed round, from which the run is resumed."""
         return self.path / "resume"
 
     @property
@@ -103,12 +103,12 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Work on the run while no other process does; a killed one lets go of it."""
+        """Keep other processes from working on the run; the lock of a killed process is released."""
         with locked(self.config_file):
             yield
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Append a line to the metrics and see it on disk."""
+        """Append a row to the metrics and flush it to disk."""
         with self.metrics_file.open("a") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
             file.flush()
@@ -136,23 +136,23 @@ class Run:
         return rows
 
     def committed_rows(self) -> list[Row]:
-        """The metrics of rounds that count; one more may be there that a resumed run repeats."""
+        """The metrics of committed rounds; a later row is of a round that a resumed run repeats."""
         return self.rows()[: self.read_json("resume/progress.json").get("rows", 0)]
 
     def truncate_rows(self, count: int) -> None:
-        """Keep the first `count` rows: later ones belong to rounds that will be run again."""
+        """Keep the first `count` rows; later ones are of rounds that will be repeated."""
         kept = self.rows()[:count]
         write_atomically(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept))
 
     def remove_temporary_files(self) -> None:
-        """Remove the temporary files of writes that a crash cut short."""
+        """Delete the temporary files of writes that a crash interrupted."""
         for folder in (self.path, self.model_file.parent):
             for path in folder.glob(".*.*"):
-                if path.is_file() and path.name[1:].startswith(WRITTEN):
+                if path.is_file() and path.name[1:].startswith(TEMPORARY_PREFIXES):
                     path.unlink()
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """A small JSON file of the run."""
+        """Write one of the JSON files of the run."""
         write_atomically(self.path / name, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
     def read_json(self, name: str) -> Row:
@@ -181,33 +181,29 @@ class Run:
 
 
 def create_run(path: Path, config: str, environment: Mapping[str, Any]) -> Run:
-    """Begin a run in a folder that is new or empty."""
+    """Create a run in a folder that is new or empty."""
     require_unused(path)
     make_folder(path, "the run")
     run = Run(path)
     run.model_file.parent.mkdir(exist_ok=True)
     run.resume_folder.mkdir(exist_ok=True)
     run.write_json("environment.json", {"format": FORMAT, **environment})
-    write_atomically(run.config_file, config)  # last: from here on it is a run
+    write_atomically(run.config_file, config)  # last: it makes the folder a run directory
     return run
 
 
 def require_unused(path: Path) -> None:
-    """Say in a sentence that a run cannot begin in a folder with something in it."""
-    if _occupied(path):
-        hint = (
-            f"`fedmcc resume {path}` goes on with it" if (path / "config.toml").exists() else "it is in use"
-        )
-        raise InputError(f"{path} is not empty: {hint}; choose another folder with --out.")
+    """Raise InputError if the folder is in use; what a run killed while it started left is allowed."""
+    if _in_use(path):
+        resume = f"resume its run with `fedmcc resume {path}`, or " if Run(path).config_file.exists() else ""
+        raise InputError(f"{path} is not empty: {resume}choose another folder with --out.")
 
 
-def _occupied(path: Path) -> bool:
-    """Whether a folder holds more than a run that was killed before it began leaves behind."""
-    left = (entry.relative_to(path).as_posix() for entry in path.rglob("*"))
-    own = ("environment.json", "checkpoints", "resume")
-    return any(
-        name not in own and not name.startswith((".environment.json.", ".config.toml.")) for name in left
-    )
+def _in_use(path: Path) -> bool:
+    names = (entry.relative_to(path).as_posix() for entry in path.rglob("*"))
+    of_a_start = ("environment.json", "checkpoints", "resume")
+    temporary = (".environment.json.", ".config.toml.")
+    return any(name not in of_a_start and not name.startswith(temporary) for name in names)
 
 
 def load_run(path: str | Path) -> Run:
@@ -250,7 +246,7 @@ def load_run(path: str | Path) -> Run:
 
 
 def next_free(parent: Path, name: str) -> Path:
-    """`parent/name-001`, or the first number above it that is not taken."""
-    taken: Iterable[str] = {path.name for path in parent.iterdir()} if parent.is_dir() else ()
-    number = next(n for n in range(1, 1_000_000) if f"{name}-{n:03}" not in taken)
+    """The first path of `parent/name-001`, `parent/name-002` and so on that does not exist."""
+    existing: Iterable[str] = {path.name for path in parent.iterdir()} if parent.is_dir() else ()
+    number = next(n for n in range(1, 1_000_000) if f"{name}-{n:03}" not in existing)
     return parent / f"{name}-{number:03}"

@@ -1,4 +1,4 @@
-"""The composition root: from a configuration to a finished run, as a generator that its caller watches."""
+"""A whole run, from a configuration to a complete run directory, as a generator of events."""
 
 import os
 import platform
@@ -32,14 +32,14 @@ PARTITION = "partition.npz"
 
 
 class Scored(NamedTuple):
-    """A round is over: its row of metrics, and how many rounds its stage has."""
+    """A round is done: its row of metrics, and the number of rounds of its stage."""
 
     row: Row
     rounds: int
 
 
 class Plan(NamedTuple):
-    """How many images the optimiser will see, and how many of them it has seen; or rounds, seen from afar."""
+    """The work of a run in total and so far: images to train on, or rounds if sites have the images."""
 
     total: int
     done: int
@@ -47,7 +47,7 @@ class Plan(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The run is complete: what scores.json says."""
+    """The run is complete: the content of scores.json."""
 
     scores: dict[str, Any]
 
@@ -78,14 +78,14 @@ def run(config: Config, path: str | Path | None = None) -> Run:
     if path is None:
         path = next_free(Path("runs"), f"{name_of('data', config.data)}-{name_of('method', config.method)}")
     experiment = prepare(config)
-    begun = start_run(experiment, Path(path))
-    for _ in steps(experiment, begun):
+    run = start_run(experiment, Path(path))
+    for _ in steps(experiment, run):
         pass
-    return begun
+    return run
 
 
 def start_run(experiment: Experiment, path: Path) -> Run:
-    """A new run directory for the experiment."""
+    """Create the run directory of an experiment."""
     environment: dict[str, Any] = {
         "fedmcc": version("fedmcc"),
         "python": platform.python_version(),
@@ -96,7 +96,7 @@ def start_run(experiment: Experiment, path: Path) -> Run:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     count, _, *sides = experiment.images.images.shape
-    if count:  # those of images that others hold are not known here
+    if count:  # a server without images does not have their size
         environment["sides"] = sides
     run = create_run(path, dump(experiment.config), environment)
     _write_partition(experiment, run)
@@ -104,9 +104,9 @@ def start_run(experiment: Experiment, path: Path) -> Run:
 
 
 def steps(experiment: Experiment, run: Run) -> Iterator[Step | Scored | Finished]:
-    """Run the experiment from wherever the run directory stands to its end.
+    """Run the experiment, or what is left of it, to its end.
 
-    Every round is on disk before it is yielded; stopping at any moment loses the round under way.
+    Every round is on disk before it is yielded; a stop at any moment loses the current round only.
     """
     with run.locked():
         progress = yield from _train(experiment, run)
@@ -115,7 +115,7 @@ def steps(experiment: Experiment, run: Run) -> Iterator[Step | Scored | Finished
 
 def _train(experiment: Experiment, run: Run) -> Generator[Step | Scored, None, Progress]:
     with experiment.engine:
-        progress, rows = _pick_up(experiment, run)
+        progress, rows = _restore(experiment, run)
         policy = experiment.policy(_secret(experiment, run, rows))
         for stage in _remaining(experiment.stages, progress):
             start_phase(stage.name)
@@ -124,7 +124,7 @@ def _train(experiment: Experiment, run: Run) -> Generator[Step | Scored, None, P
                     yield event
                     continue
                 progress, rows = event.progress, rows + 1
-                row = _row(experiment, stage, event) | _privacy(experiment, rows)
+                row = _row(experiment, stage, event) | _privacy_loss(experiment, rows)
                 with timed("checkpoint"):
                     _commit(experiment, run, event, row, rows)
                 yield Scored(row, stage.rounds)
@@ -132,13 +132,13 @@ def _train(experiment: Experiment, run: Run) -> Generator[Step | Scored, None, P
 
 
 def plan(experiment: Experiment, run: Run) -> Plan:
-    """How much there is to do from where the run directory stands; with drawn clients, on average."""
+    """The work of the run in total and so far; an expected value if clients are sampled."""
     clients = experiment.clients
     share = experiment.config.federation.size(len(clients)) / len(clients)
     per_epoch = share * sum(map(experiment.engine.images_per_epoch, clients))
-    seen = {stage.name: round(per_epoch * stage.epochs) for stage in experiment.stages}
-    total = sum(seen[stage.name] * stage.rounds for stage in experiment.stages)
-    return Plan(total, sum(seen.get(row["stage"], 0) for row in run.committed_rows()))
+    per_round = {stage.name: round(per_epoch * stage.epochs) for stage in experiment.stages}
+    total = sum(per_round[stage.name] * stage.rounds for stage in experiment.stages)
+    return Plan(total, sum(per_round.get(row["stage"], 0) for row in run.committed_rows()))
 
 
 def _rounds(
@@ -148,75 +148,78 @@ def _rounds(
         yield from rounds(stage, progress, experiment.engine, experiment.clients, policy)
     except RoundFailedError as error:
         raise RoundFailedError(
-            f"{error} All rounds before it are kept; go on with: fedmcc resume {quote(str(run.path))}"
+            f"{error} Earlier rounds are saved; resume with: fedmcc resume {quote(str(run.path))}"
         ) from None
 
 
-def _pick_up(experiment: Experiment, run: Run) -> tuple[Progress, int]:
-    """Where the run stands, and how many rows of metrics it has."""
+def _restore(experiment: Experiment, run: Run) -> tuple[Progress, int]:
+    """Restore the last committed round; returns the progress and the number of rows of metrics."""
     saved = load_progress(run)
     if saved is None:
         saved = Saved(Progress(detached(experiment.net.state_dict())), rows=0, clients={})
-    _refuse_another_network(experiment, run, saved)
+    _check_architecture(experiment, run, saved)
     run.truncate_rows(saved.rows)
-    experiment.engine.begin(run.resume_folder, saved.clients, _last(run))
+    experiment.engine.begin(run.resume_folder, saved.clients, _last_rounds(run))
     run.remove_temporary_files()
     if not (run.path / PARTITION).exists():  # killed before it was written
         _write_partition(experiment, run)
     return saved.progress, saved.rows
 
 
-def _last(run: Run) -> dict[int, StageRound]:
-    """The last round of each client that counted."""
+def _last_rounds(run: Run) -> dict[int, StageRound]:
+    """The last round in which each client's update was used."""
     return {
         client: StageRound(row["stage"], row["round"]) for row in run.rows() for client in row["participants"]
     }
 
 
 def _secret(experiment: Experiment, run: Run, rows: int) -> bytes:
-    """Whence the run's noise is drawn, the same after an interruption; nobody but the server may read it."""
+    """The secret that noise is derived from, the same after a resume; only the server may read it."""
     privacy, seed = experiment.config.privacy, experiment.config.general.seed
     if not privacy.noise or privacy.reproducible:
         return privacy.new_secret(seed)
     if run.secret_file.exists():
         return run.secret_file.read_bytes()
     if rows:
-        raise InputError(f"{run.secret_file} is gone: restore it from a copy, noise is drawn from it.")
+        raise InputError(
+            f"{run.secret_file} is missing: restore it from a copy, the noise is derived from it."
+        )
     write_atomically(run.secret_file, privacy.new_secret(seed), mode=0o600)
     return run.secret_file.read_bytes()
 
 
-def _privacy(experiment: Experiment, rows: int) -> Row:
-    """What so many rounds together may tell about a client."""
+def _privacy_loss(experiment: Experiment, rows: int) -> Row:
+    """The privacy loss of all rounds so far; empty without noise."""
     config = experiment.config
     if not config.privacy.noise:
         return {}
-    registered = len(experiment.clients)
-    spent = epsilon(config.privacy, rows, config.federation.size(registered), registered)
+    clients = len(experiment.clients)
+    spent = epsilon(config.privacy, rows, config.federation.size(clients), clients)
     return {"epsilon": spent, "delta": config.privacy.delta}
 
 
 def _write_partition(experiment: Experiment, run: Run) -> None:
-    """Who holds which images, as the run began; a server without images cannot say."""
+    """Write which client has which images, if the images are on this machine."""
     if len(experiment.images):
         write_atomically(run.path / PARTITION, encode_partition(experiment.images, experiment.shards))
 
 
-def _refuse_another_network(experiment: Experiment, run: Run, saved: Saved) -> None:
-    own, model = (
+def _check_architecture(experiment: Experiment, run: Run, saved: Saved) -> None:
+    """Raise InputError if the saved networks or the saved stage do not fit the configuration."""
+    expected, model = (
         {name: tuple(value.shape) for name, value in state.items()}
         for state in (experiment.net.state_dict(), saved.progress.model)
     )
-    remembered = (load_shapes(path) for path in saved.clients.values())
-    same = model == own and all(own == _of_network(shapes) for shapes in remembered)
+    clients = (load_shapes(path) for path in saved.clients.values())
+    same = model == expected and all(expected == _network_shapes(shapes) for shapes in clients)
     if not same or saved.progress.stage not in ("", *(stage.name for stage in experiment.stages)):
         raise InputError(
-            f"{run.resume_folder} is of another architecture than {run.config_file.name} says: "
-            "put back the configuration that the run began with."
+            f"{run.resume_folder} is of another architecture than {run.config_file.name}: "
+            "restore the configuration that the run was started with."
         )
 
 
-def _of_network(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+def _network_shapes(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     return {name.removeprefix("net."): shape for name, shape in shapes.items() if name.startswith("net.")}
 
 
@@ -226,7 +229,7 @@ def _remaining(stages: tuple[Stage, ...], progress: Progress) -> tuple[Stage, ..
 
 
 def _row(experiment: Experiment, stage: Stage, round: Round) -> Row:
-    """What metrics.jsonl says of a round."""
+    """The row of metrics.jsonl of a round."""
     row: Row = {
         "stage": stage.name,
         "round": round.progress.round,
@@ -245,13 +248,13 @@ def _row(experiment: Experiment, stage: Stage, round: Round) -> Row:
 
 
 def _scores(experiment: Experiment, stage: Stage, progress: Progress) -> dict[str, float]:
-    """The scores of a round where they are due, or none."""
+    """The scores of a round; empty if it is not to be scored."""
     number, options = progress.round, experiment.config.evaluation
     last = number == stage.rounds
     if experiment.scorer is None or (not last and number % options.every):
         return {}
     due = options.kmeans_every > 0 and number % options.kmeans_every == 0
-    with_kmeans = bool(stage.trained) and (last or due)  # features stay as they were where nothing is trained
+    with_kmeans = bool(stage.trained) and (last or due)  # without training, features do not change
     with timed("scoring"):
         copy_into(experiment.net, progress.model)
         return experiment.scorer.round(experiment.net.online, _has_head(experiment, stage), with_kmeans)
@@ -259,8 +262,8 @@ def _scores(experiment: Experiment, stage: Stage, progress: Progress) -> dict[st
 
 def _has_head(experiment: Experiment, stage: Stage) -> bool:
     """Whether this stage or one before it has trained the cluster head."""
-    so_far = experiment.stages[: experiment.stages.index(stage) + 1]
-    return any(part in ("online", "online.cluster_projector") for done in so_far for part in done.shared)
+    stages = experiment.stages[: experiment.stages.index(stage) + 1]
+    return any(part in ("online", "online.cluster_projector") for done in stages for part in done.shared)
 
 
 def _commit(experiment: Experiment, run: Run, round: Round, row: Row, rows: int) -> None:
@@ -270,27 +273,27 @@ def _commit(experiment: Experiment, run: Run, round: Round, row: Row, rows: int)
 
 
 def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, Any]:
-    """The final network, the cluster of every image and the final scores, in this order."""
+    """Write the final network, the cluster of every image and the final scores, in this order."""
     start_phase(AFTER_STAGES)
     config, net = experiment.config, experiment.net
     copy_into(net, progress.model)
-    described = {
+    metadata = {
         "fedmcc": version("fedmcc"),
         "method": name_of("method", config.method),
         "encoder": name_of("encoder", config.encoder),
         "channels": str(experiment.images.images.shape[1]),
     }
     with timed("checkpoint"):
-        save_state(run.model_file, select(progress.model, ("online",)), described)
+        save_state(run.model_file, select(progress.model, ("online",)), metadata)
     with timed("scoring"):
         scores = _final_scores(experiment, run)
         run.write_json(run.scores_file.name, scores)
-    run.secret_file.unlink(missing_ok=True)  # with it, noise could be subtracted again
+    run.secret_file.unlink(missing_ok=True)  # with the secret, the noise could be removed
     return scores
 
 
 def _final_scores(experiment: Experiment, run: Run) -> dict[str, Any]:
-    """The scores, once the cluster of every image is written; without images there are none."""
+    """Write the cluster of every image and return the final scores, which are empty without images."""
     scorer, online = experiment.scorer, experiment.net.online
     if scorer is None:
         return empty_scores(experiment.config.general.clusters or 0)

@@ -1,4 +1,4 @@
-"""The clusters of new images, by the network of a finished run."""
+"""Clusters of new images, from the network of a complete run."""
 
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -18,14 +18,14 @@ from fedmcc.training.torch_setup import set_up_torch
 
 
 class Predicted(NamedTuple):
-    """A line per image, and a sentence on the files that are none."""
+    """The clusters as CSV, and a message about skipped files."""
 
     csv: str
-    complaint: str | None
+    skipped: str | None
 
 
 def predict(run: Run, path: Path) -> Predicted:
-    """Decode the images as the run saw its own, and assign them."""
+    """Decode images as the run decoded its own, and assign them to clusters."""
     settings = without_first_weights(config.load(run.config_file, ["device=auto"]))
     channels = _channels(run)
     images = decode_files(_listing(path), _sides(run, settings), channels)
@@ -34,35 +34,33 @@ def predict(run: Run, path: Path) -> Predicted:
     load_network(net, run.model_file)
     extracted = extract(net.online, images.images, settings.views.plain, settings.evaluation.batch_size)
     if extracted.assignments is None:
-        raise InputError(f"{run.path} has no cluster head: its method learns features alone.")
+        raise InputError(f"{run.path} has no cluster head: train with a section [clustering] to predict.")
     return Predicted(
         assignments_csv(images, Assignment.from_soft(extracted.assignments)), images.skipped_message()
     )
 
 
 def _channels(run: Run) -> Literal[1, 3]:
-    found = load_metadata(run.model_file).get("channels")
-    if found not in ("1", "3"):
-        raise InputError(f"{run.model_file} does not say how many channels its images have: use a run's own.")
-    return 1 if found == "1" else 3
+    channels = load_metadata(run.model_file).get("channels")
+    if channels not in ("1", "3"):
+        raise InputError(f"{run.model_file} lacks the number of channels: use the file that the run wrote.")
+    return 1 if channels == "1" else 3
 
 
 def _sides(run: Run, settings: config.Config) -> HeightWidth:
-    """Height and width of the images that the run saw: views then squash new ones as they did those."""
+    """Height and width of the run's images, to which new ones are decoded so that views change both alike."""
     match run.read_json("environment.json").get("sides"):
         case [int(height), int(width)]:
             return height, width
-    told = image_sides(settings)
-    if told is None:
+    sides = image_sides(settings)
+    if sides is None:
         raise InputError("The run's configuration has no views.size: use the config.toml that the run wrote.")
-    return told
+    return sides
 
 
 def _listing(path: Path) -> Listing:
     if path.is_file():
         return Listing(path.parent, (path.name,))
     if not path.is_dir():
-        raise InputError(
-            f"There is no image and no folder at {path}: give one of your images or their folder."
-        )
+        raise InputError(f"There is no image or folder at {path}: give an image, or a folder of images.")
     return Folder(root=path, labels=False).listing()

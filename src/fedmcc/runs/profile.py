@@ -1,4 +1,4 @@
-"""Where the time of a run went: profile.md for people, profile.json for programs."""
+"""How long the parts of a run took: profile.md for people, profile.json for programs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,10 +30,10 @@ PARTS = (  # in the order of a round
 
 @contextmanager
 def profiling(config: Config) -> Iterator[Clock]:
-    """Measure what follows, waiting for an accelerator wherever a part of it ends."""
+    """Measure the time of each part; on CUDA, wait for the device at the end of each part."""
     if (engine := name_of("engine", config.engine)) != "embedded":
         raise InputError(
-            f"--profile sees clients in this process, and engine.name is {engine}: "
+            f"--profile measures clients in this process only, and engine.name is {engine}: "
             "add --set engine.name=embedded."
         )
     import torch
@@ -44,40 +44,40 @@ def profiling(config: Config) -> Iterator[Clock]:
 
 
 def write_profile(run: Run, clock: Clock) -> None:
-    """Both files, of the time up to now."""
+    """Write both files, with the time up to now."""
     clock.mark()
     run.write_json("profile.json", as_json(clock))
     write_atomically(run.path / "profile.md", as_markdown(clock))
 
 
 def as_json(clock: Clock) -> dict[str, Any]:
-    """Seconds in all, by part, and by chapter and part."""
-    chapters: dict[str, dict[str, float]] = {}
-    for (chapter, part), seconds in clock.seconds.items():
-        chapters.setdefault(chapter, {})[part] = seconds
-    return {"seconds": clock.total, "parts": clock.parts(), "chapters": chapters}
+    """Seconds in total, by part, and by phase and part."""
+    phases: dict[str, dict[str, float]] = {}
+    for (phase, part), seconds in clock.seconds.items():
+        phases.setdefault(phase, {})[part] = seconds
+    return {"seconds": clock.total, "parts": clock.parts(), "chapters": phases}
 
 
 def as_markdown(clock: Clock) -> str:
-    """A row per part: seconds and share of the whole, then seconds of each chapter."""
-    parts, chapters = clock.parts(), list(dict.fromkeys(chapter for chapter, _ in clock.seconds))
+    """A table with a row per part: seconds, share of the total, and seconds of each phase."""
+    parts, phases = clock.parts(), list(dict.fromkeys(phase for phase, _ in clock.seconds))
     names = [name for name in PARTS if name in parts] + [name for name in parts if name not in PARTS]
     lines = [
         f"# {clock.total:.1f} seconds",
         "",
-        "Seconds by part, and by stage; `before` and `after` are what comes before and after them.",
-        "`rest` has no name of its own: starting, batching, building optimisers, drawing on the screen.",
+        "Seconds by part and by stage; `before` and `after` are the time before and after all stages.",
+        "`rest` is everything else: start-up, batching, building optimisers, terminal output.",
         "",
-        "| part | seconds | share | " + " | ".join(chapters) + " |",
-        "|---|" + "---:|" * (2 + len(chapters)),
+        "| part | seconds | share | " + " | ".join(phases) + " |",
+        "|---|" + "---:|" * (2 + len(phases)),
     ]
     for name in names:
-        own = [clock.seconds.get((chapter, name), 0.0) for chapter in chapters]
-        lines.append(_row(name, parts[name], clock.total, own))
-    sums = [sum(clock.seconds.get((chapter, name), 0.0) for name in names) for chapter in chapters]
+        by_phase = [clock.seconds.get((phase, name), 0.0) for phase in phases]
+        lines.append(_row(name, parts[name], clock.total, by_phase))
+    sums = [sum(clock.seconds.get((phase, name), 0.0) for name in names) for phase in phases]
     return "\n".join([*lines, _row("all", clock.total, clock.total, sums)]) + "\n"
 
 
-def _row(name: str, seconds: float, total: float, own: list[float]) -> str:
+def _row(name: str, seconds: float, total: float, by_phase: list[float]) -> str:
     cells = [name, f"{seconds:.2f}", f"{100 * seconds / max(total, 1e-9):.1f} %"]
-    return "| " + " | ".join([*cells, *(f"{value:.2f}" if value else "" for value in own)]) + " |"
+    return "| " + " | ".join([*cells, *(f"{value:.2f}" if value else "" for value in by_phase)]) + " |"

@@ -1,4 +1,4 @@
-"""What a run yields, written down for TensorBoard on its way to whoever watches it."""
+"""Records the rounds of a run for TensorBoard."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,18 +11,18 @@ Event = TypeVar("Event")
 
 
 def require_tensorboard() -> None:
-    """Say before a run begins that it could not be recorded."""
+    """Raise InputError if TensorBoard is not installed."""
     try:
         import tensorboard  # noqa: F401
     except ImportError:
         raise InputError(
-            "TensorBoard is not installed: get it with `pip install fedmcc[tensorboard]`, "
+            "TensorBoard is not installed: install it with `pip install fedmcc[tensorboard]`, "
             "or leave out --tensorboard."
         ) from None
 
 
 def record_rounds(events: Iterable[Event], folder: Path, done: int = 0) -> Iterator[Event]:
-    """The same events; each round leaves its numbers in the folder, counted on from those done."""
+    """Yield the events unchanged and write each round to the folder, numbered from `done` + 1."""
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(folder), purge_step=done + 1) as writer:
@@ -37,7 +37,7 @@ def record_rounds(events: Iterable[Event], folder: Path, done: int = 0) -> Itera
 
 
 def _numbers(scored: Scored) -> Iterator[tuple[str, float]]:
-    """What a row of metrics says in numbers; losses of different stages do not compare."""
+    """The numbers of a row of metrics; each stage has its own loss, since losses of stages do not compare."""
     row = scored.row
     if row["loss"] is not None:
         yield f"loss/{row['stage']}", float(row["loss"])

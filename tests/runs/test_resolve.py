@@ -1,0 +1,95 @@
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from fedmcc.config import parse
+from fedmcc.data.base import ImageSet
+from fedmcc.errors import InputError
+from fedmcc.runs.resolve import check, check_images, find_device, image_sides, resolve, without_first_weights
+
+
+def _images(n=20, labels=None, size=8):
+    return ImageSet(np.zeros((n, 1, *np.broadcast_to(size, 2)), dtype=np.uint8), labels)
+
+
+def test_options_that_depend_on_images_or_machine_are_filled_in():
+    labels = np.array([0, 1, 2, -1] * 5)
+    config = resolve(parse({}), _images(labels=labels, size=(12, 9)))
+    assert config.general.clusters == 3  # -1 is not a class
+    assert config.views.size == 9
+    assert config.general.threads == os.cpu_count()
+    assert config.general.device in ("cpu", str(torch.accelerator.current_accelerator()))
+    assert config.training.keep_optimizer is True  # D14: a single client
+
+
+def test_options_that_were_set_are_kept():
+    table = {"clusters": 5, "views": {"size": 16}, "training": {"keep_optimizer": False}, "threads": 1}
+    config = resolve(parse(table), _images(labels=np.arange(20)))
+    assert (config.general.clusters, config.general.threads, config.views.size) == (5, 1, 16)
+    assert config.training.keep_optimizer is False
+
+
+def test_a_resolved_configuration_resolves_to_itself():
+    images = _images(labels=np.arange(20) % 4)
+    once = resolve(parse({"device": "cpu", "threads": 1}), images)
+    assert resolve(once, images) == once
+
+
+@pytest.mark.parametrize("labels", [None, np.full(20, -1), np.zeros(20, dtype=np.int64)])
+def test_without_labels_the_number_of_clusters_must_be_given(labels):
+    with pytest.raises(InputError, match="set the number of clusters with --set clusters=10"):
+        resolve(parse({}), _images(labels=labels))
+    assert resolve(parse({"clusters": 3}), _images(labels=labels)).general.clusters == 3
+
+
+def test_more_clusters_than_images_are_refused():
+    config = parse({"clusters": 21, "training": {"batch_size": 8}})
+    with pytest.raises(InputError, match=r"^21 clusters of 20 images: lower clusters"):
+        check_images(config, _images())
+
+
+def test_a_batch_larger_than_the_data_is_refused():
+    config = parse({"clusters": 2, "training": {"batch_size": 8}})
+    with pytest.raises(InputError, match=r"^training\.batch_size is 8 and there are 7 images"):
+        check_images(config, _images(n=7))
+
+
+@pytest.mark.parametrize(
+    ("section", "table"),
+    [
+        ("method", {"method": {"name": "mcc"}}),
+        ("clustering", {"method": {"name": "fedsimclr"}, "clustering": {"name": "mcc"}}),
+    ],
+)
+@pytest.mark.parametrize("field", ["rounds", "epochs"])
+def test_a_stage_without_rounds_or_epochs_is_refused(section, table, field):
+    check(parse(table))
+    with pytest.raises(InputError, match=rf"set {section}\.rounds and {section}\.epochs to 1 or more"):
+        check(parse(table | {section: table[section] | {field: 0}}))
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:77", "meta", "hpu", "", "cpu cuda"])
+def test_an_unknown_device_is_refused(name):
+    with pytest.raises(
+        InputError, match=f"There is no device '{name}' on this machine: set device to auto or cpu"
+    ):
+        find_device(name)
+
+
+def test_auto_is_a_device_that_works():
+    assert torch.zeros(1, device=find_device("auto")).item() == 0
+
+
+def test_pretrained_weights_are_left_out_of_encoders_that_have_them():
+    config = parse({"encoder": {"name": "resnet18", "weights": "w.safetensors"}})
+    assert without_first_weights(config).encoder.weights is None
+    assert without_first_weights(parse({})) == parse({})
+
+
+def test_decoded_files_have_the_size_of_data_and_other_images_that_of_views():
+    files = {"data": {"name": "folder", "root": "images", "size": 20}, "views": {"size": 8}}
+    assert image_sides(parse(files)) == (20, 20)
+    assert image_sides(parse({"views": {"size": 8}})) == (8, 8)
+    assert image_sides(parse({})) is None
