@@ -1,1 +1,1 @@
-"""What a person sees in the terminal: messages, tables and progress bars."""
+"""Terminal output: messages, tables and progress displays."""

@@ -1,4 +1,4 @@
-"""How far a run is: a live table of rounds over a bar in a terminal, a line per round in a log."""
+"""Progress of a run: a live table of rounds and a bar in a terminal, one line per round in a log."""
 
 import time
 from collections import deque
@@ -18,66 +18,66 @@ from fedmcc.runs.experiment import Finished, Plan, Scored
 from fedmcc.terminal.output import err, say
 from fedmcc.training.loop import Step
 
-WORDS = 56  # columns that stage, round, speed and time left may take beside the bar
-ROUNDS = 12  # rows of the live table, where the terminal has as many
-TOOK_PART = ("participants", "refused", "dropped")
+BAR_TEXT_COLUMNS = 56  # reserved for stage, round, speed and time left beside the bar
+MAX_TABLE_ROUNDS = 12  # fewer in a low terminal
+SELECTED = ("participants", "refused", "dropped")  # keys of a row: the clients selected for a round
 HEADINGS = ("stage", "round", "loss", "ACC", "k-means", "clients", "sent", "seconds")
 
 
 @runtime_checkable
-class Meter(Protocol):
-    """Shows how far a run is."""
+class Display(Protocol):
+    """Shows the progress of a run."""
 
     def step(self, step: Step) -> None:
-        """An optimiser's step is done."""
+        """Show that a step of the optimiser is done."""
 
     def round(self, scored: Scored) -> None:
-        """A round is done and scored."""
+        """Show that a round is done."""
 
 
 def watch(events: Iterable[Step | Scored | Finished], plan: Plan) -> dict[str, Any]:
-    """Show a run until it is finished; returns the final scores."""
-    with _meter(plan) as meter:
+    """Show the events of a run until it is complete; returns the final scores."""
+    with _display(plan) as display:
         for event in events:
             if isinstance(event, Step):
-                meter.step(event)
+                display.step(event)
             elif isinstance(event, Scored):
-                meter.round(event)
+                display.round(event)
             else:
                 return event.scores
     raise AssertionError("A run ends with Finished.")
 
 
 @contextmanager
-def _meter(plan: Plan) -> Iterator[Meter]:
+def _display(plan: Plan) -> Iterator[Display]:
     if not err.is_terminal:
-        yield Lines(plan)
+        yield LogLines(plan)
         return
     columns = (
         TextColumn("{task.fields[stage]} {task.fields[round]}"),
-        BarColumn(max(4, min(40, err.width - WORDS)), table_column=Column(no_wrap=True)),
+        BarColumn(max(4, min(40, err.width - BAR_TEXT_COLUMNS)), table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[speed]}"),
         TimeRemainingColumn(compact=True),
     )
-    board = Board(Progress(*columns, console=err), plan, min(ROUNDS, max(1, err.height - 6)))
-    with Live(board, console=err, refresh_per_second=4):
-        yield board
+    table = LiveTable(Progress(*columns, console=err), plan, min(MAX_TABLE_ROUNDS, max(1, err.height - 6)))
+    with Live(table, console=err, refresh_per_second=4):
+        yield table
 
 
-class Board:
-    """The last rounds in a table, and a bar: images per second, time left."""
+class LiveTable:
+    """A table of the last rounds, and a bar with images per second and time left."""
 
-    def __init__(self, progress: Progress, plan: Plan, most: int) -> None:
+    def __init__(self, progress: Progress, plan: Plan, max_rounds: int) -> None:
         self.progress, self.pace = progress, Pace(plan)
-        self.rows: deque[tuple[str, ...]] = deque(maxlen=most)
+        self.rows: deque[tuple[str, ...]] = deque(maxlen=max_rounds)
         self.task = progress.add_task(
             "", total=plan.total, completed=plan.done, stage="starting", round="", speed=""
         )
 
     def __rich__(self) -> Group:
         table = Table(box=None, padding=(0, 2, 0, 0))
-        for place, heading in enumerate(HEADINGS):
-            table.add_column(heading, justify="right" if place else "left")
+        for index, heading in enumerate(HEADINGS):
+            table.add_column(heading, justify="right" if index else "left")
         for row in self.rows:
             table.add_row(*row)
         return Group(table, self.progress) if self.rows else Group(self.progress)
@@ -88,12 +88,12 @@ class Board:
 
     def round(self, scored: Scored) -> None:
         self.rows.append(_cells(scored))
-        place = f"{scored.row['round']}/{scored.rounds}"
-        self.progress.update(self.task, stage=scored.row["stage"], round=place)
+        number = f"{scored.row['round']}/{scored.rounds}"
+        self.progress.update(self.task, stage=scored.row["stage"], round=number)
 
 
-class Lines:
-    """A line per round, for logs."""
+class LogLines:
+    """One line per round, for logs."""
 
     def __init__(self, plan: Plan) -> None:
         self.pace = Pace(plan)
@@ -111,39 +111,39 @@ class Lines:
 
 @dataclass
 class Pace:
-    """Images per second so far, or seconds per round, and the seconds left at that pace."""
+    """Images per second so far, or seconds per round, and the seconds left at this speed."""
 
     plan: Plan
-    seen: int = 0
+    done: int = 0  # since `started`
     started: float = field(default_factory=time.perf_counter)
 
     def __str__(self) -> str:
         if self.plan.unit == "images":
             return f"{self.speed:,.0f} images/s"
-        return f"{1 / max(self.speed, 1e-9):,.0f} s/round" if self.seen else ""
+        return f"{1 / max(self.speed, 1e-9):,.0f} s/round" if self.done else ""
 
-    def add(self, more: int) -> None:
-        """So many more were seen."""
-        self.seen += more
+    def add(self, count: int) -> None:
+        """Count more images, or rounds, as done."""
+        self.done += count
 
     @property
     def speed(self) -> float:
-        """Images, or rounds, per second; scoring and saving included."""
-        return self.seen / max(time.perf_counter() - self.started, 1e-9)
+        """Images, or rounds, per second, including scoring and saving."""
+        return self.done / max(time.perf_counter() - self.started, 1e-9)
 
     @property
     def left(self) -> float:
-        """Seconds to the end."""
-        return (self.plan.total - self.plan.done - self.seen) / max(self.speed, 1e-9)
+        """Seconds left."""
+        return (self.plan.total - self.plan.done - self.done) / max(self.speed, 1e-9)
 
 
 def _cells(scored: Scored) -> tuple[str, ...]:
-    """A row of the live table, under HEADINGS."""
+    """The cells of a row of the live table, in the order of HEADINGS."""
     row = scored.row
     loss = "" if row["loss"] is None else f"{row['loss']:.3f}"
     scores = [f"{row[key]:.3f}".removeprefix("0") if key in row else "" for key in ("acc", "kmeans_acc")]
-    count, asked = (sum(len(row.get(key, ())) for key in keys) for keys in (TOOK_PART[:1], TOOK_PART))
-    clients = str(count) if count == asked else f"{count}/{asked}"
+    count, selected = (sum(len(row.get(key, ())) for key in keys) for keys in (SELECTED[:1], SELECTED))
+    clients = str(count) if count == selected else f"{count}/{selected}"
     sent = filesize.decimal(row["bytes_down"] + row["bytes_up"])
     return (
         row["stage"],
@@ -157,27 +157,24 @@ def _cells(scored: Scored) -> tuple[str, ...]:
 
 
 def row_summary(row: Row) -> str:
-    """What a row of metrics says, in a few words."""
-    facts = [] if row["loss"] is None else [f"loss {row['loss']:.3f}"]
+    """Loss, scores and clients of a row of metrics, on one line."""
+    parts = [] if row["loss"] is None else [f"loss {row['loss']:.3f}"]
     scores = {"acc": "acc", "nmi": "nmi", "kmeans_acc": "kmeans"}
     if "acc" not in row:
         scores["confidence"] = "confidence"
-    facts += [f"{name} {row[key]:.3f}".replace(" 0.", " .") for key, name in scores.items() if key in row]
-    return " ".join(facts + _clients(row))
+    parts += [f"{name} {row[key]:.3f}".replace(" 0.", " .") for key, name in scores.items() if key in row]
+    return " ".join(parts + _clients(row))
 
 
 def _clients(row: Row) -> list[str]:
-    """How many took part, where there are several, and how many of them in vain."""
-    in_vain, count = _in_vain(row), len(row.get("participants", ()))
-    return [f"{count} clients", *in_vain] if count > 1 or in_vain else []
-
-
-def _in_vain(row: Row) -> list[str]:
-    return [f"{len(row[key])} {key}" for key in ("refused", "dropped") if row.get(key)]
+    """Numbers of participants and of refused or dropped clients; empty for a single participant."""
+    failed = [f"{len(row[key])} {key}" for key in ("refused", "dropped") if row.get(key)]
+    count = len(row.get("participants", ()))
+    return [f"{count} clients", *failed] if count > 1 or failed else []
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as minutes and hours."""
+    """Format seconds as m:ss or h:mm:ss."""
     minutes, seconds = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
