@@ -83,7 +83,7 @@ def test_a_cluster_is_the_sum_of_its_prototypes():
     net, _ = _exchange(FederatedSpectral(**ARCS), [points for _, points in SHARDS])
     head = net.online.cluster_projector
     assert (head.groups.sum(dim=1) == 1).all()
-    similar = head.similar(SHARDS[0][1])
+    similar = head.assign_to_prototypes(SHARDS[0][1])
     for cluster in (0, 1):
         expected = similar[:, head.groups[:, cluster] == 1].sum(dim=1)
         torch.testing.assert_close(head(SHARDS[0][1])[:, cluster], expected)

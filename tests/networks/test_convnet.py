@@ -15,7 +15,11 @@ def convnet(size: int, channels: int = 1, **options: object) -> nn.Module:
 
 def convolutions(encoder: nn.Module) -> list[tuple[int, int]]:
     """Output channels and kernel size of each convolution."""
-    return [(m.out_channels, m.kernel_size[0]) for m in encoder.modules() if isinstance(m, nn.Conv2d)]
+    return [
+        (module.out_channels, module.kernel_size[0])
+        for module in encoder.modules()
+        if isinstance(module, nn.Conv2d)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +37,7 @@ def test_stages_follow_the_image_size(size: int, expected: list[tuple[int, int]]
     assert convolutions(convnet(size)) == expected
 
 
-def test_pooled_first_or_rectified_first_is_the_same_to_the_bit() -> None:
+def test_pooling_before_or_after_relu_is_bit_identical() -> None:
     pooled, rectified = convnet(28, width=4), convnet(28, width=4)
     for stage in list(rectified.stages)[:-1]:
         assert isinstance(stage[2], nn.MaxPool2d)
@@ -48,7 +52,7 @@ def test_pooled_first_or_rectified_first_is_the_same_to_the_bit() -> None:
 
 @pytest.mark.parametrize("size", [8, 9, 13, 28, 32, 45, 64])
 @pytest.mark.parametrize("norm", ["batch", "group"])
-def test_features_are_as_many_as_announced(size: int, norm: str) -> None:
+def test_the_number_of_features_is_as_declared(size: int, norm: str) -> None:
     encoder = convnet(size, channels=3, width=4, norm=norm)
     assert encoder(torch.rand(2, 3, size, size)).shape == (2, 32)
     assert encoder.features == 32
@@ -56,7 +60,7 @@ def test_features_are_as_many_as_announced(size: int, norm: str) -> None:
 
 @pytest.mark.parametrize("size", [8, 15, 16, 28, 31, 32, 47])
 @pytest.mark.parametrize("corner", [(0, 0), (0, -1), (-1, 0), (-1, -1)])
-def test_last_features_see_every_corner(size: int, corner: tuple[int, int]) -> None:
+def test_features_depend_on_every_corner(size: int, corner: tuple[int, int]) -> None:
     encoder = convnet(size).eval()
     images = torch.rand(8, 1, size, size, generator=torch.Generator().manual_seed(1))
     changed = images.clone()
@@ -64,7 +68,7 @@ def test_last_features_see_every_corner(size: int, corner: tuple[int, int]) -> N
     assert not torch.allclose(encoder(images), encoder(changed), atol=1e-4)
 
 
-def test_group_norm_treats_each_image_by_itself() -> None:
+def test_group_norm_treats_images_independently() -> None:
     encoder = convnet(28, norm="group").train()
     images = torch.rand(4, 1, 28, 28)
     torch.testing.assert_close(encoder(images)[:1], encoder(images[:1]), rtol=1e-4, atol=1e-5)
@@ -81,8 +85,8 @@ def test_gradient_reaches_every_parameter() -> None:
     assert all(parameter.grad.abs().sum() > 0 for parameter in encoder.parameters())
 
 
-def test_size_too_small_is_said_with_the_smallest() -> None:
-    with pytest.raises(InputError, match=r"Images of 7 px .* views\.size to 8"):
+def test_error_for_small_images_gives_the_minimum_size() -> None:
+    with pytest.raises(InputError, match=r"Images of 7 pixels .* views\.size to 8"):
         ConvNetOptions().build(1, 7)
 
 

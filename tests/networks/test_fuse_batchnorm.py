@@ -1,4 +1,4 @@
-"""Folding BatchNorm into convolutions changes nothing but rounding."""
+"""Fusing BatchNorm into convolutions changes features only by rounding."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from fedmcc.networks.fuse_batchnorm import fuse_batchnorm
 
 
 def _with_statistics(encoder):
-    """In inference mode, with weights and statistics that are not the first ones."""
+    """Set an encoder to eval mode, with weights and statistics that are not the initial ones."""
     draw = torch.Generator().manual_seed(0)
     for layer in encoder.modules():
         if isinstance(layer, nn.BatchNorm2d):
@@ -23,7 +23,7 @@ def _norms(encoder):
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_an_encoder_without_its_batchnorms_gives_the_same_features(name):
+def test_a_fused_encoder_gives_the_same_features(name):
     encoder = _with_statistics(ENCODERS[name]().build(3, 16))
     images = torch.rand(5, 3, 16, 16, generator=torch.Generator().manual_seed(1))
     before = {key: value.clone() for key, value in encoder.state_dict().items()}
@@ -34,14 +34,14 @@ def test_an_encoder_without_its_batchnorms_gives_the_same_features(name):
     assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
 
 
-def test_group_normalisation_stays():
+def test_group_normalisation_is_kept():
     encoder = ENCODERS["convnet"](norm="group").build(1, 16).eval()
     copy = fuse_batchnorm(encoder, torch.rand(2, 1, 16, 16))
     assert [type(layer) for layer in copy.modules()] == [type(layer) for layer in encoder.modules()]
 
 
 class Twice(nn.Module):
-    """The outcome of the convolution is used beside its BatchNorm as well."""
+    """Uses the output of the convolution in its BatchNorm and elsewhere."""
 
     def __init__(self):
         super().__init__()
@@ -52,6 +52,6 @@ class Twice(nn.Module):
         return (maps + self.norm(maps)).mean(dim=(2, 3))
 
 
-def test_an_encoder_that_cannot_be_folded_is_left_as_it_is():
+def test_an_encoder_that_cannot_be_fused_is_returned_unchanged():
     encoder = _with_statistics(Twice())
     assert fuse_batchnorm(encoder, torch.rand(2, 1, 8, 8)) is encoder

@@ -73,7 +73,7 @@ def test_update_is_the_moving_average_of_parameters(momentum: float) -> None:
         torch.testing.assert_close(new, momentum * old + (1 - momentum) * online.detach())
 
 
-def test_update_leaves_the_targets_own_statistics() -> None:
+def test_update_does_not_change_the_statistics_of_the_target() -> None:
     network = pair()
     before = copy.deepcopy(dict(network.target.named_buffers()))
     train_online(network)
@@ -82,12 +82,14 @@ def test_update_leaves_the_targets_own_statistics() -> None:
     assert not same(network.online.encoder, network.target.encoder)
 
 
-def test_update_leaves_the_online_branch_and_no_graph() -> None:
+def test_update_does_not_change_the_online_branch_and_leaves_no_graph() -> None:
     network = pair()
     before = copy.deepcopy(network.online)
     network.update(0.5)
     assert same(network.online, before)
-    assert all(p.grad_fn is None and p.grad is None for p in network.target.parameters())
+    assert all(
+        parameter.grad_fn is None and parameter.grad is None for parameter in network.target.parameters()
+    )
 
 
 def test_reset_target_copies_parameters_and_buffers() -> None:
@@ -99,7 +101,7 @@ def test_reset_target_copies_parameters_and_buffers() -> None:
     assert not any(parameter.requires_grad for parameter in network.target.parameters())
 
 
-def test_target_trains_its_own_statistics_in_train_mode() -> None:
+def test_target_updates_its_own_statistics_in_train_mode() -> None:
     network = pair().train()
     network.target.encoder(torch.rand(8, 1, 8, 8))
     assert all(module.training for module in network.target.modules())
@@ -110,11 +112,11 @@ def test_initialise_gives_the_same_bits_whatever_the_global_generator() -> None:
     networks = []
     for _ in range(2):
         networks.append(pair())
-        torch.rand(3)  # moves the global generator, from which constructors draw
+        torch.rand(3)  # advances the global generator, from which constructors draw
     assert same(*networks)
 
 
-def test_initialise_leaves_the_global_generator_alone() -> None:
+def test_initialise_does_not_use_the_global_generator() -> None:
     network = branch()
     before = torch.get_rng_state()
     initialise(network, torch.Generator().manual_seed(0))
@@ -129,7 +131,7 @@ def test_initialise_depends_on_its_generator() -> None:
     assert any(not torch.equal(*both) for both in pairs)
 
 
-def test_initialise_makes_a_trained_network_new() -> None:
+def test_initialise_resets_a_trained_network() -> None:
     network = pair()
     train_online(network)
     initialise(network, torch.Generator().manual_seed(0))
@@ -142,7 +144,7 @@ def test_encoder_starts_alike_with_and_without_projectors_and_target() -> None:
     assert same(alone.online.encoder, pair().online.encoder)
 
 
-def test_first_weights_have_the_spread_of_their_rules() -> None:
+def test_initial_weights_have_the_spread_of_their_distribution() -> None:
     layers = nn.Sequential(nn.Conv2d(32, 64, 3), nn.Linear(400, 500), nn.GroupNorm(2, 8))
     initialise(layers, torch.Generator().manual_seed(0))
     conv, linear, norm = layers

@@ -70,14 +70,14 @@ def test_names_are_torchvisions(name: str) -> None:
 
 @pytest.mark.parametrize("name", PARAMETERS)
 @pytest.mark.parametrize(("channels", "stem"), [(1, "cifar"), (3, "imagenet")])
-def test_features_are_as_many_as_announced(name: str, channels: int, stem: str) -> None:
+def test_the_number_of_features_is_as_declared(name: str, channels: int, stem: str) -> None:
     encoder = ENCODERS[name](stem=stem).build(channels, 16)
     assert encoder(torch.rand(2, channels, 16, 16)).shape == (2, encoder.features)
     assert encoder.features == FEATURES[name]
 
 
 @pytest.mark.parametrize(("stem", "side"), [("imagenet", 64 // 4), ("cifar", 64)])
-def test_stem_divides_the_map_as_its_name_says(stem: str, side: int) -> None:
+def test_the_stem_divides_the_map_by_its_stride(stem: str, side: int) -> None:
     encoder = ResNet18(stem=stem).build(3, 64)
     maps = encoder.maxpool(encoder.relu(encoder.bn1(encoder.conv1(torch.rand(1, 3, 64, 64)))))
     assert maps.shape == (1, 64, side, side)
@@ -104,7 +104,7 @@ def test_block_adds_its_input() -> None:
     assert torch.equal(block(maps), maps)
 
 
-def test_group_norm_treats_each_image_by_itself() -> None:
+def test_group_norm_treats_images_independently() -> None:
     encoder = ResNet18(stem="cifar", norm="group").build(3, 16).train()
     images = torch.rand(4, 3, 16, 16)
     torch.testing.assert_close(encoder(images)[:1], encoder(images[:1]), rtol=1e-4, atol=1e-5)
@@ -112,7 +112,9 @@ def test_group_norm_treats_each_image_by_itself() -> None:
 
 def test_group_norm_keeps_the_names_of_weights() -> None:
     batch, group = (dict(ResNet18(norm=norm).build(3, 32).named_parameters()) for norm in ("batch", "group"))
-    assert {key: value.shape for key, value in batch.items()} == {k: v.shape for k, v in group.items()}
+    assert {key: value.shape for key, value in batch.items()} == {
+        key: value.shape for key, value in group.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_torchvision_checkpoint_loads_unchanged(tmp_path: Path) -> None:
     assert all(torch.equal(value, stored[key]) for key, value in floating.items())
 
 
-def test_grey_encoder_sees_a_grey_image_as_the_colour_encoder_does(tmp_path: Path) -> None:
+def test_grey_and_colour_encoders_give_the_same_features_for_a_grey_image(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     save_file(ResNet18().build(3, 32).state_dict(), path)
     grey, colour = (ResNet18(weights=path).build(channels, 32).eval() for channels in (1, 3))
@@ -157,7 +159,7 @@ def test_missing_weights_are_named(tmp_path: Path) -> None:
 def test_truncated_weights_are_named(tmp_path: Path, keep: int) -> None:
     path = colour_file(tmp_path / "w.safetensors")
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(InputError, match=r"w\.safetensors' is truncated or no safetensors file"):
+    with pytest.raises(InputError, match=r"w\.safetensors' is truncated or not a safetensors file"):
         ResNet18(weights=path).build(3, 224)
 
 
@@ -184,7 +186,7 @@ def test_weights_of_another_architecture_name_the_difference(
     assert difference in str(caught.value)
 
 
-def test_weights_that_do_not_fit_leave_the_encoder_as_it_was(tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_leave_the_encoder_unchanged(tmp_path: Path) -> None:
     encoder = ResNet50().build(3, 224)
     before = encoder.conv1.weight.clone()
     with pytest.raises(InputError):

@@ -64,7 +64,7 @@ class Merging(Stage):
         count = len(head.groups)
         affinity = torch.zeros(count, count, dtype=torch.float64)
         for features in encode(net, batches):
-            p = head.similar(features).cpu().double()
+            p = head.assign_to_prototypes(features).cpu().double()
             affinity += p.T @ p
         return {"affinity": affinity}
 

@@ -1,4 +1,4 @@
-"""Encoders by name, projectors, and the online and target branches they make up."""
+"""Encoders by name, projectors, and the online and target branches built from them."""
 
 from typing import Protocol, runtime_checkable
 
@@ -10,10 +10,10 @@ from fedmcc.networks.resnet import ResNet18, ResNet34, ResNet50
 
 @runtime_checkable
 class EncoderOptions(Protocol):
-    """A frozen dataclass of options that builds an encoder: a module with an integer `features`."""
+    """A frozen dataclass of options that builds an encoder, a module with an integer attribute `features`."""
 
     def build(self, channels: int, size: int) -> nn.Module:
-        """The encoder for square images of this many channels and pixels."""
+        """Build the encoder for square images with this number of channels and this side in pixels."""
         ...
 
 

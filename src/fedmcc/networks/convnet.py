@@ -1,4 +1,4 @@
-"""A small encoder for edge devices and laptops, whose last features see the whole image."""
+"""A small encoder for edge devices and laptops; the receptive field of its features is the whole image."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ from fedmcc.networks.heads import Norm, normalisation
 
 MIN_IMAGE_SIDE = 8
 MAX_LAST_MAP_SIDE = 4
-MAX_WIDTH_FACTOR = 8  # times the first stage's width
+MAX_WIDTH_FACTOR = 8  # width of the last stage relative to the first
 
 
 class ConvNet(nn.Module):
-    """3x3 convolutions and pooling until the map is at most 4x4, then one kernel over all of it."""
+    """3x3 convolutions with pooling until the map is at most 4x4, then one convolution over the whole map."""
 
     def __init__(self, channels: int, size: int, width: int, norm: Norm) -> None:
         super().__init__()
@@ -32,7 +32,10 @@ class ConvNet(nn.Module):
 
 
 def _stage(inputs: int, outputs: int, kernel: int, norm: Norm, pool: bool) -> list[nn.Module]:
-    """Pooled before it is rectified: the same numbers, since both keep order, for a quarter of the work."""
+    """Layers of a stage; pooling comes before ReLU.
+
+    Both are monotonic, so the output is the same, with a quarter of the ReLU computations.
+    """
     convolution = nn.Conv2d(inputs, outputs, kernel, padding=1 if pool else 0, bias=False)
     pooling = [nn.MaxPool2d(2)] if pool else []
     return [convolution, normalisation(norm, outputs), *pooling, nn.ReLU(inplace=True)]
@@ -40,16 +43,16 @@ def _stage(inputs: int, outputs: int, kernel: int, norm: Norm, pool: bool) -> li
 
 @dataclass(frozen=True)
 class ConvNetOptions:
-    """Options of the small encoder; it has 8 times `width` features."""
+    """Small convolutional encoder with 8 times `width` features."""
 
-    width: int = 16  # channels of the first stage, doubled by each that follows up to 8 times
+    width: int = 16  # channels of the first stage; each later stage doubles them, up to 8 * width
     norm: Norm = "batch"
 
     def build(self, channels: int, size: int) -> nn.Module:
-        """The encoder for square images of this size."""
+        """Build the encoder for square images of this size."""
         if size < MIN_IMAGE_SIDE:
             raise InputError(
-                f"Images of {size} px are too small for the convnet: "
+                f"Images of {size} pixels are too small for the convnet: "
                 f"set views.size to {MIN_IMAGE_SIDE} or more."
             )
         if self.width < 1:

@@ -1,4 +1,4 @@
-"""Projectors g_I and g_C, predictors, and the two kinds of normalisation: batch or group (D11, D17)."""
+"""Projectors g_I and g_C, predictors, and the choice between batch and group normalisation (D11, D17)."""
 
 from typing import Literal
 
@@ -65,7 +65,7 @@ def cluster_projector(features: int, hidden: int, clusters: int) -> nn.Sequentia
 
 
 def normalised_mlp(inputs: int, hidden: int, outputs: int, norm: Norm) -> nn.Sequential:
-    """The projector or predictor of the BYOL family: its hidden layer is normalised."""
+    """Projector or predictor of the BYOL family, with a normalised hidden layer."""
     normalise = nn.BatchNorm1d(hidden) if norm == "batch" else nn.GroupNorm(group_count(hidden), hidden)
     return nn.Sequential(
         nn.Linear(inputs, hidden), normalise, nn.ReLU(inplace=True), nn.Linear(hidden, outputs)
@@ -73,12 +73,15 @@ def normalised_mlp(inputs: int, hidden: int, outputs: int, norm: Norm) -> nn.Seq
 
 
 def normalisation(norm: Norm, channels: int) -> nn.Module:
-    """A normalisation layer for this many channels."""
+    """Build a normalisation layer for feature maps with this number of channels."""
     return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(group_count(channels), channels)
 
 
 def group_count(channels: int) -> int:
-    """The most groups, at most 32, that divide the channels and leave each at least 16 of them."""
-    # A group of one channel would erase a 1x1 map: each value minus itself. Hence 16 or all there are.
-    most = max(1, min(MAX_GROUPS, channels // MIN_GROUP_CHANNELS))
-    return next(count for count in range(most, 0, -1) if channels % count == 0)
+    """Largest number of groups, at most 32, that divides the channels into groups of at least 16.
+
+    Fewer than 16 channels form one group.
+    """
+    # A group of one channel would turn a 1x1 map into zeros, each value minus its own mean.
+    largest = max(1, min(MAX_GROUPS, channels // MIN_GROUP_CHANNELS))
+    return next(count for count in range(largest, 0, -1) if channels % count == 0)

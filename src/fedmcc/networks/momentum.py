@@ -1,4 +1,4 @@
-"""Networks of one branch, or of two where the target is the moving average of the online branch."""
+"""Networks with an online branch and, optionally, a target branch that is its moving average."""
 
 from copy import deepcopy
 
@@ -50,20 +50,20 @@ class Branch(nn.Module):
 
     def project(self, images: Images) -> tuple[Rows, Rows]:
         """z = g_I(f(x)) and y = g_C(f(x)) from one pass of the encoder."""
-        h = self.encoder(images)
-        return self.instance(h), self.assign(h)
+        features = self.encoder(images)
+        return self.instance(features), self.assign(features)
 
     def instance(self, features: Rows) -> Rows:
         """z = g_I(h)."""
         assert self.instance_projector is not None
-        z: Tensor = self.instance_projector(features)
-        return z
+        projections: Tensor = self.instance_projector(features)
+        return projections
 
     def assign(self, features: Rows) -> Rows:
-        """y = g_C(h), a soft assignment per row."""
+        """y = g_C(h), one soft assignment per row."""
         assert self.cluster_projector is not None
-        y: Tensor = self.cluster_projector(features)
-        return y
+        assignments: Tensor = self.cluster_projector(features)
+        return assignments
 
 
 class Network(nn.Module):
@@ -88,23 +88,23 @@ class Network(nn.Module):
 
 
 class MomentumPair(Network):
-    """An online branch and a target that is its exponential moving average, never its gradient's."""
+    """An online branch and a target branch, its exponential moving average, which receives no gradient."""
 
     def __init__(self, online: Branch) -> None:
         super().__init__(online)
         self.target = deepcopy(online).requires_grad_(False)
 
     def update(self, momentum: float) -> None:
-        """Move the target's parameters: m target + (1 - m) online; buffers stay its own (D12)."""
+        """Set the target's parameters to m target + (1 - m) online; its buffers are unchanged (D12)."""
         ema_update(self.target, self.online, momentum)
 
     def reset_target(self) -> None:
-        """Make the target a copy of the online branch, buffers included."""
+        """Copy parameters and buffers of the online branch to the target."""
         self.target.load_state_dict(self.online.state_dict())
 
 
 class PredictorNetwork(Network):
-    """One branch and a predictor on top of it."""
+    """An online branch with a predictor on top."""
 
     def __init__(self, online: Branch, predictor: nn.Module) -> None:
         super().__init__(online)
@@ -112,7 +112,7 @@ class PredictorNetwork(Network):
 
 
 class PredictorPair(MomentumPair):
-    """An online branch with a predictor on top of it, and a target without one."""
+    """An online branch with a predictor on top, and a target branch without a predictor."""
 
     def __init__(self, online: Branch, predictor: nn.Module) -> None:
         super().__init__(online)
@@ -121,12 +121,12 @@ class PredictorPair(MomentumPair):
 
 @torch.no_grad()
 def ema_update(target: nn.Module, online: nn.Module, momentum: float) -> None:
-    """The moving average in place: m target + (1 - m) online, over parameters alone."""
+    """Update the moving average m target + (1 - m) online in place; buffers are unchanged."""
     torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), 1 - momentum)
 
 
 def set_cluster_projector(net: Network, head: nn.Module) -> None:
-    """Give the online branch a cluster projector, and the target branch, where there is one, its copy."""
+    """Set the cluster projector of the online branch, and a copy of it in the target branch, if any."""
     net.online.cluster_projector = head
     target = getattr(net, "target", None)
     if target is not None:

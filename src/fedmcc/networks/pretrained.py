@@ -1,4 +1,4 @@
-"""Weights of an encoder from a safetensors file, such as a converted torchvision checkpoint."""
+"""Pretrained encoder weights from a safetensors file, such as a converted torchvision checkpoint."""
 
 from pathlib import Path
 
@@ -12,50 +12,53 @@ Weights = dict[str, Tensor]
 
 
 def load_encoder(encoder: nn.Module, path: Path) -> None:
-    """Put the file's weights into the encoder and mark it `pretrained`, or leave it as it was and raise.
+    """Load the weights in a file into the encoder and mark it as `pretrained`; an error changes nothing.
 
-    The classifier (`fc.*`) is ignored. Kernels for colour images fit a greyscale encoder summed over
-    their channels, which is the same as feeding the grey image three times.
+    The classifier (`fc.*`) is ignored. For a greyscale encoder, the kernels of the first layer are summed
+    over the colour channels, which is equivalent to repeating the grey image in three channels.
     """
-    own = encoder.state_dict()
+    current = encoder.state_dict()
     stored = {key: value for key, value in _read(path).items() if not key.startswith("fc.")}
-    stored = _grey(stored, own)
-    _check(stored, own, path)
-    encoder.load_state_dict({key: stored.get(key, value) for key, value in own.items()})
+    stored = _sum_colours(stored, current)
+    _check(stored, current, path)
+    encoder.load_state_dict({key: stored.get(key, value) for key, value in current.items()})
     encoder.pretrained = True  # type: ignore[assignment]
 
 
 def _read(path: Path) -> Weights:
     if not path.is_file():
-        raise InputError(f"There is no weights file '{path}': check encoder.weights.")
+        raise InputError(f"There is no weights file '{path}': set encoder.weights to an existing file.")
     try:
         return load_file(path)
     except SafetensorError as error:
         raise InputError(
-            f"'{path}' is truncated or no safetensors file: fetch it again, or save the state dict with "
-            f"safetensors.torch.save_file."
+            f"'{path}' is truncated or not a safetensors file: download it again, or save the "
+            "state dict with safetensors.torch.save_file."
         ) from error
     except OSError as error:
-        raise InputError(f"Cannot read the weights file '{path}': {error.strerror or error}.") from error
+        raise InputError(
+            f"Cannot read the weights file '{path}': {error.strerror or error}. "
+            "Set encoder.weights to a readable file."
+        ) from error
 
 
-def _grey(stored: Weights, own: Weights) -> Weights:
-    """The first kernels summed over red, green and blue if the encoder sees one channel."""
-    if "conv1.weight" not in stored or "conv1.weight" not in own:
+def _sum_colours(stored: Weights, current: Weights) -> Weights:
+    """Sum the kernels of the first layer over red, green and blue if the encoder has one input channel."""
+    if "conv1.weight" not in stored or "conv1.weight" not in current:
         return stored
     grey = stored["conv1.weight"].sum(dim=1, keepdim=True)
-    return stored | {"conv1.weight": grey} if grey.shape == own["conv1.weight"].shape else stored
+    return stored | {"conv1.weight": grey} if grey.shape == current["conv1.weight"].shape else stored
 
 
-def _check(stored: Weights, own: Weights, path: Path) -> None:
-    """Raise at the first name, in the encoder's order, that the two do not share with the same shape."""
-    for key in [*own, *(key for key in stored if key not in own)]:
-        # Old checkpoints lack these counters, and nothing depends on them.
+def _check(stored: Weights, current: Weights, path: Path) -> None:
+    """Raise InputError for the first tensor that the file and the encoder do not share in the same shape."""
+    for key in [*current, *(key for key in stored if key not in current)]:
+        # Old checkpoints lack these counters, which affect nothing.
         counter = key.endswith("num_batches_tracked")
-        if not counter and _shape(stored, key) != _shape(own, key):
+        if not counter and _shape(stored, key) != _shape(current, key):
             raise InputError(
-                f"'{path}' holds another architecture: {key} is {_shape(stored, key)} in the file and "
-                f"{_shape(own, key)} in the encoder. Choose the encoder, stem and norm it was trained with."
+                f"'{path}' has another architecture: {key} is {_shape(stored, key)} in the file and "
+                f"{_shape(current, key)} in the encoder. Set encoder.name, stem and norm as in its training."
             )
 
 

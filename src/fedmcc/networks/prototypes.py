@@ -1,4 +1,4 @@
-"""A cluster projector of prototypes: soft assignments by cosine similarity, several vectors per cluster."""
+"""A cluster projector with several prototypes per cluster and soft assignments by cosine similarity."""
 
 import torch
 from jaxtyping import Float
@@ -7,10 +7,10 @@ from torch.nn import functional as F
 
 
 class Prototypes(nn.Module):
-    """The sum over a cluster's prototypes p_j of softmax(cos(x, p_j) / temperature), x on whitened axes.
+    """Sum over the prototypes p_j of a cluster of softmax(cos(x, p_j) / temperature), with x whitened.
 
-    Beside the vectors it keeps what the server knows of all clients: the axes (first those of the features
-    themselves), the cluster that each prototype belongs to, and the share of the images in each cluster.
+    The buffers hold statistics of all clients that the server computes: the whitening (initially the first
+    feature axes), the cluster of each prototype (`groups`), and the share of images per cluster (`marginal`).
     """
 
     groups: Tensor
@@ -25,16 +25,16 @@ class Prototypes(nn.Module):
         self.register_buffer("marginal", torch.full((clusters,), 1 / clusters))
 
     def forward(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
-        return self.similar(features) @ self.groups
+        return self.assign_to_prototypes(features) @ self.groups
 
-    def similar(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n prototypes"]:
-        """Soft assignments to the prototypes."""
+    def assign_to_prototypes(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n prototypes"]:
+        """Soft assignments to the prototypes; each row sums to 1."""
         similarity = F.linear(self.whitening(features), F.normalize(self.vectors.weight, dim=1))
         return (similarity / self.temperature).softmax(dim=1)
 
 
 class Whitening(nn.Module):
-    """Features of length 1, taken to axes on which all have variance 1, and to length 1 again."""
+    """Scale features to length 1, project them to axes of unit variance, and scale them to length 1 again."""
 
     mean: Tensor
     axes: Tensor

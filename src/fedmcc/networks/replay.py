@@ -1,6 +1,6 @@
-"""What carries no gradient is computed in the first of two passes and remembered for the second.
+"""Tensors without gradient are computed in the first of two passes and replayed in the second.
 
-Training in one pass, nothing is remembered: `without_gradient` is then `torch.no_grad`.
+In training with a single pass nothing is recorded, and `without_gradient` is equivalent to `torch.no_grad`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,61 +16,62 @@ Tensors = tuple[Tensor, ...]
 
 
 def without_gradient(compute: Callable[[], Tensors]) -> Tensors:
-    """The tensors of `compute`, such as a target network's outputs, a row per image.
+    """Call `compute` without gradient, such as for a target network; its tensors have one row per image.
 
-    Of a chunk that passes twice they are computed once, random numbers and running statistics included.
+    For a chunk that is processed twice it is called once, which also draws random numbers and updates running
+    statistics only once.
     """
     tape = _TAPE.get()
     if tape is not None and tape.replaying:
         return tape.next()
     with torch.no_grad():
-        found = compute()
+        tensors = compute()
     if tape is not None:
-        tape.keep(found)
-    return found
+        tape.record(tensors)
+    return tensors
 
 
 class Tape:
-    """What one chunk computed without gradient, in order, and the random state it began with."""
+    """Tensors that one chunk computed without gradient, in order, and the random state at its start."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.replaying = False
         self._start = GlobalRandomState.of(device)
-        self._kept: list[tuple[Tensors, GlobalRandomState]] = []
+        self._recorded: list[tuple[Tensors, GlobalRandomState]] = []
         self._position = 0
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """The first pass."""
+        """Run the first pass and record its tensors."""
         with self._active():
             yield
 
     @contextmanager
     def replay(self) -> Iterator[None]:
-        """The second pass: the same random numbers, and what was kept instead of what would be computed."""
+        """Run the second pass with the same random numbers and the recorded tensors."""
         self.replaying, self._position = True, 0
         self._start.restore()
         with self._active():
             yield
 
-    def keep(self, tensors: Tensors) -> None:
-        """Remember these, and where the random numbers were after them."""
-        self._kept.append((tensors, GlobalRandomState.of(self.device)))
+    def record(self, tensors: Tensors) -> None:
+        """Store tensors and the random state after their computation."""
+        self._recorded.append((tensors, GlobalRandomState.of(self.device)))
 
     def next(self) -> Tensors:
-        """What was kept at this place of the first pass."""
-        tensors, state = self._kept[self._position]
+        """Return the next recorded tensors and restore the random state after their computation."""
+        tensors, state = self._recorded[self._position]
         self._position += 1
         state.restore()
         return tensors
 
-    def share(self, own: Sequence[Tensor], stored: Sequence[Tensor]) -> None:
-        """Where something kept is stored elsewhere as well, keep that instead of a copy."""
-        places = {id(tensor): place for tensor, place in zip(own, stored, strict=True)}
-        self._kept = [
-            (tuple(places.get(id(tensor), tensor) for tensor in tensors), state)
-            for tensors, state in self._kept
+    def replace(self, recorded: Sequence[Tensor], equal: Sequence[Tensor]) -> None:
+        """Replace recorded tensors by equal ones that are stored elsewhere, so that memory holds one copy."""
+        replacements = {id(tensor): other for tensor, other in zip(recorded, equal, strict=True)}
+        self._recorded = [
+            (tuple(replacements.get(id(tensor), tensor) for tensor in tensors), state)
+            for tensors, state in self._recorded
         ]
 
     @contextmanager

@@ -1,6 +1,6 @@
-"""ResNet-18, -34 and -50 without their classifier.
+"""ResNet-18, -34 and -50 without the classifier.
 
-Modules are named as in torchvision, so that weights published for it load unchanged.
+Modules have the same names as in torchvision, so that its published weights can be loaded unchanged.
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ WIDTHS = (64, 128, 256, 512)
 
 
 class ResidualBlock(nn.Module):
-    """A block that adds its input, resized by `downsample` where needed, to what `change` makes of it."""
+    """A block that returns its input, resized by `downsample` if necessary, plus its residual."""
 
     expansion: ClassVar[int]
     downsample: nn.Module | None
 
     def __init__(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
         super().__init__()
-        self.layers(inputs, width, stride, norm)
+        self.add_layers(inputs, width, stride, norm)
         self.relu = nn.ReLU(inplace=True)
         outputs = width * self.expansion
         same = stride == 1 and inputs == outputs
@@ -36,47 +36,47 @@ class ResidualBlock(nn.Module):
             None if same else nn.Sequential(conv(inputs, outputs, 1, stride), normalisation(norm, outputs))
         )
 
-    def layers(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
-        """Make the layers that `change` runs through."""
+    def add_layers(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
+        """Create the layers of the residual."""
         raise NotImplementedError
 
-    def change(self, maps: Maps) -> BlockOutput:
-        """What is added to the block's input."""
+    def residual(self, maps: Maps) -> BlockOutput:
+        """Compute the residual, which is added to the block's input."""
         raise NotImplementedError
 
     def forward(self, maps: Maps) -> BlockOutput:
         shortcut = maps if self.downsample is None else self.downsample(maps)
-        result: Tensor = self.relu(self.change(maps) + shortcut)
+        result: Tensor = self.relu(self.residual(maps) + shortcut)
         return result
 
 
 class BasicBlock(ResidualBlock):
-    """Two 3x3 convolutions: the block of ResNet-18 and -34."""
+    """The block of ResNet-18 and -34: two 3x3 convolutions."""
 
     expansion = 1
 
-    def layers(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
+    def add_layers(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
         self.conv1, self.bn1 = conv(inputs, width, 3, stride), normalisation(norm, width)
         self.conv2, self.bn2 = conv(width, width, 3), normalisation(norm, width)
 
-    def change(self, maps: Maps) -> BlockOutput:
+    def residual(self, maps: Maps) -> BlockOutput:
         maps = self.relu(self.bn1(self.conv1(maps)))
         result: Tensor = self.bn2(self.conv2(maps))
         return result
 
 
 class Bottleneck(ResidualBlock):
-    """1x1, 3x3 and 1x1 convolutions, the stride on the 3x3: the block of ResNet-50."""
+    """The block of ResNet-50: 1x1, 3x3 and 1x1 convolutions, with the stride in the 3x3 convolution."""
 
     expansion = 4
 
-    def layers(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
+    def add_layers(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
         outputs = width * self.expansion
         self.conv1, self.bn1 = conv(inputs, width, 1), normalisation(norm, width)
         self.conv2, self.bn2 = conv(width, width, 3, stride), normalisation(norm, width)
         self.conv3, self.bn3 = conv(width, outputs, 1), normalisation(norm, outputs)
 
-    def change(self, maps: Maps) -> BlockOutput:
+    def residual(self, maps: Maps) -> BlockOutput:
         maps = self.relu(self.bn1(self.conv1(maps)))
         maps = self.relu(self.bn2(self.conv2(maps)))
         result: Tensor = self.bn3(self.conv3(maps))
@@ -84,7 +84,7 @@ class Bottleneck(ResidualBlock):
 
 
 class ResNet(nn.Module):
-    """A stem, four layers of residual blocks and the average over the map."""
+    """A stem, four layers of residual blocks and average pooling over the map."""
 
     def __init__(
         self, block: type[ResidualBlock], depths: tuple[int, ...], channels: int, stem: Stem, norm: Norm
@@ -114,22 +114,22 @@ class ResNet(nn.Module):
 
 
 def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution that keeps the size of its map but for the stride."""
+    """Build a convolution that changes the size of its map only by the stride."""
     return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
 
 
 @dataclass(frozen=True)
 class ResNetOptions:
-    """Options that every depth shares; works for any number of channels and any image size."""
+    """Options common to all depths; any number of channels and any image size are supported."""
 
     block: ClassVar[type[ResidualBlock]]
     depths: ClassVar[tuple[int, ...]]
-    stem: Stem = "imagenet"  # "cifar": 3x3, stride 1, no max-pool, for images of about 32 px
+    stem: Stem = "imagenet"  # "cifar": 3x3, stride 1, no max-pooling, for images of about 32 pixels
     norm: Norm = "batch"
-    weights: Path | None = None  # a safetensors file with torchvision's names; None: from scratch
+    weights: Path | None = None  # a safetensors file with torchvision's names; None: random weights
 
     def build(self, channels: int, size: int) -> nn.Module:
-        """The encoder for images of this many channels."""
+        """Build the encoder for images with this number of channels."""
         encoder = ResNet(self.block, self.depths, channels, self.stem, self.norm)
         if self.weights is not None:
             load_encoder(encoder, self.weights)

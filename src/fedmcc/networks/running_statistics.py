@@ -1,4 +1,4 @@
-"""BatchNorm's running statistics over a batch that comes in chunks: one update for all of them."""
+"""Running statistics of BatchNorm for a batch that is processed in chunks: one update per batch."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def uses_batch_statistics(net: nn.Module) -> bool:
-    """Whether some layer normalises with the statistics of what it is given."""
+    """Whether any BatchNorm layer normalises its input by the statistics of that input."""
     return any(
         isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
         for layer in net.modules()
@@ -19,37 +19,37 @@ def uses_batch_statistics(net: nn.Module) -> bool:
 
 @dataclass
 class Moments:
-    """Count, mean and sum of squared deviations per channel, chunk after chunk."""
+    """Count, mean and sum of squared deviations per channel."""
 
     count: int
     mean: Tensor
     deviations: Tensor
 
     def add(self, other: "Moments") -> "Moments":
-        """Those of both together (Chan et al. 1983)."""
-        count, apart = self.count + other.count, other.mean - self.mean
+        """Moments of both sets of values together (Chan et al. 1983)."""
+        count, difference = self.count + other.count, other.mean - self.mean
         return Moments(
             count,
-            self.mean + apart * (other.count / count),
-            self.deviations + other.deviations + apart.square() * (self.count * other.count / count),
+            self.mean + difference * (other.count / count),
+            self.deviations + other.deviations + difference.square() * (self.count * other.count / count),
         )
 
 
 @dataclass
 class TrackedLayer:
-    """A layer, its buffers and momentum as they were, and the moments of each call in a pass."""
+    """A layer, its original buffers and momentum, and the moments of each of its calls in a forward pass."""
 
     norm: _BatchNorm
     momentum: float | None
     buffers: dict[str, Tensor]
     calls: list[Moments] = field(default_factory=list)
-    position: int = 0  # of the next call of this chunk
+    position: int = 0  # index of the next call in the current chunk
 
 
 class RunningStatistics(AbstractContextManager["RunningStatistics"]):
-    """Within it, chunks leave running statistics alone; at its end they are updated as by whole batches.
+    """Context in which chunks do not change running statistics; at its end they are updated once per batch.
 
-    After an error they are as they were before.
+    After an error, the statistics are restored to their values before the context.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -63,23 +63,23 @@ class RunningStatistics(AbstractContextManager["RunningStatistics"]):
     def __enter__(self) -> "RunningStatistics":
         for layer in self._layers:
             layer.norm.momentum = 1.0  # the buffers then hold the statistics of the last call
-            self._hooks.append(layer.norm.register_forward_hook(self._reader(layer)))
+            self._hooks.append(layer.norm.register_forward_hook(self._recorder(layer)))
         return self
 
     def next_chunk(self) -> None:
-        """What follows belongs to the next chunk of the batch."""
+        """Start the next chunk of the batch."""
         for layer in self._layers:
             layer.position = 0
 
-    def rest(self) -> None:
-        """What follows has been seen before."""
+    def stop_recording(self) -> None:
+        """Ignore later calls, which repeat chunks that were already recorded."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
 
     @torch.no_grad()
     def __exit__(self, kind: object, *_: object) -> None:
-        self.rest()
+        self.stop_recording()
         for layer in self._layers:
             layer.norm.momentum = layer.momentum
             for name, value in layer.buffers.items():
@@ -89,24 +89,24 @@ class RunningStatistics(AbstractContextManager["RunningStatistics"]):
                     _update(layer.norm, moments)
 
     @staticmethod
-    def _reader(layer: TrackedLayer) -> Any:
-        def read(norm: _BatchNorm, inputs: tuple[Tensor, ...], _: object) -> None:
+    def _recorder(layer: TrackedLayer) -> Any:
+        def record(norm: _BatchNorm, inputs: tuple[Tensor, ...], _: object) -> None:
             count = inputs[0].numel() // inputs[0].shape[1]
             assert norm.running_mean is not None
             assert norm.running_var is not None
             mean, variance = norm.running_mean.double(), norm.running_var.double()
-            found = Moments(count, mean.clone(), variance * (count - 1))
+            moments = Moments(count, mean.clone(), variance * (count - 1))
             if layer.position == len(layer.calls):
-                layer.calls.append(found)
+                layer.calls.append(moments)
             else:
-                layer.calls[layer.position] = layer.calls[layer.position].add(found)
+                layer.calls[layer.position] = layer.calls[layer.position].add(moments)
             layer.position += 1
 
-        return read
+        return record
 
 
 def _update(norm: _BatchNorm, moments: Moments) -> None:
-    """What a call with all of these values would have done."""
+    """Update the running statistics as one call with all of these values would."""
     assert norm.num_batches_tracked is not None
     assert norm.running_mean is not None
     assert norm.running_var is not None

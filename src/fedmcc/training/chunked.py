@@ -72,7 +72,7 @@ def backward(net: nn.Module, stage: Stage, pair: ViewPair, chunk: int, closed_fo
     with RunningStatistics(net) as statistics:
         stored = passes.first(statistics)
         loss, used = _replace_by_alphas(stage, stored, closed_form)
-        statistics.rest()
+        statistics.stop_recording()
         passes.second(stored, used)
     return Result(loss, stored.outputs)
 
@@ -132,7 +132,7 @@ class _Stored:
         slices = [output[rows] for output in self.outputs]
         for target, output in zip(slices, part, strict=True):
             target.copy_(output.detach())
-        tape.share(part, slices)
+        tape.replace(part, slices)
         self.tapes.append(tape)
 
 
