@@ -23,8 +23,8 @@ demo: $(READY)  ## cluster handwritten digits, a few minutes
 test: $(READY)  ## run all tests, two files at a time
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 
-test-fast: $(READY)  ## run units and contracts: everything but tests/system
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --ignore tests/system
+test-fast: $(READY)  ## run units and contracts, without tests that train whole runs or start processes
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile -m "not slow"
 
 check: $(READY)  ## format, lint, types, layers
 	$(BIN)/ruff format --check .

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from fedmcc import load_config, load_dataset, load_run, run
 from fedmcc.runs.directory import Row, create_run
+
+pytestmark = pytest.mark.slow  # whole runs or processes
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TINY = {"data": {"name": "synthetic", "samples": 40}, "method": {"rounds": 2}, "training": {"batch_size": 20}}

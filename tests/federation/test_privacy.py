@@ -17,6 +17,8 @@ from fedmcc.methods.base import Stage
 from fedmcc.runs import experiment
 from fedmcc.storage.safetensor_files import load_state
 
+pytestmark = pytest.mark.slow  # whole runs or processes
+
 STAGE = Stage(name="head", rounds=1, epochs=1, trained=("a",), shared=("a",))
 SENT = {"a.w": torch.zeros(3), "a.v": torch.ones(2, 2), "a.steps": torch.tensor(4)}
 TINY = {

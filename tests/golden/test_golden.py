@@ -11,6 +11,8 @@ import pytest
 from fedmcc import config
 from fedmcc.runs import experiment
 
+pytestmark = pytest.mark.slow  # whole runs or processes
+
 Near = Callable[[Any], Any]
 
 HERE = Path(__file__).parent

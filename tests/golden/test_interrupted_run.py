@@ -14,6 +14,8 @@ from fedmcc.cli import app
 from fedmcc.data import load_dataset
 from fedmcc.runs.directory import Run, load_run
 
+pytestmark = pytest.mark.slow  # whole runs or processes
+
 Near = Callable[[Any], Any]
 
 HERE = Path(__file__).parent

@@ -19,6 +19,8 @@ from fedmcc.reproduction.run_cell import Ended
 from fedmcc.reproduction.table_spec import load_table
 from fedmcc.runs.checkpoints import load_state
 
+pytestmark = pytest.mark.slow  # whole runs or processes
+
 Ask = Callable[..., Request]
 
 

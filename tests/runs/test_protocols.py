@@ -21,6 +21,8 @@ from fedmcc.numerics.randomness import derive
 from fedmcc.runs import build, experiment, protocols
 from fedmcc.runs.directory import Run
 
+pytestmark = pytest.mark.slow  # whole runs or processes
+
 SMALL = {
     "device": "cpu",
     "threads": 1,

@@ -160,3 +160,10 @@ def unlabelled(fedmcc: Command, pictures: Path, tmp_path: Path) -> Path:
     words = [word for setting in [*small, "method.rounds=2"] for word in ("--set", setting)]
     assert fedmcc("run", pictures, *words, "--out", tmp_path / "run").exit_code == 0
     return tmp_path / "run"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder is slow: it starts processes, servers or a browser."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.slow)

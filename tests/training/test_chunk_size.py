@@ -20,6 +20,8 @@ from fedmcc.training.chunked import StoredPair, backward
 from fedmcc.training.loop import Training, trainable
 from fedmcc.training.memory import bytes_in_use, memory_size, peak_bytes
 
+pytestmark = pytest.mark.slow  # whole runs or processes
+
 CPU = torch.device("cpu")
 N = 64
 

@@ -19,6 +19,8 @@ from fedmcc.runs.directory import load_run
 from fedmcc.training.feature_cache import FeatureCache, FeatureSource, feature_pairs
 from fedmcc.training.loop import Training
 
+pytestmark = pytest.mark.slow  # whole runs or processes
+
 VIEWS, SIZE = 3, 2**30
 
 

@@ -17,6 +17,8 @@ from fedmcc.runs.build import build_network
 from fedmcc.training import torch_setup
 from fedmcc.training.torch_setup import resolve_precision
 
+pytestmark = pytest.mark.slow  # whole runs or processes
+
 CPU = torch.device("cpu")
 
 

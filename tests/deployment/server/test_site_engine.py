@@ -12,6 +12,8 @@ from fedmcc.deployment.flower.records import PackedState, pack_state, unpack_sta
 from fedmcc.errors import InputError
 from fedmcc.federation.rounds import RoundFailedError
 
+pytestmark = pytest.mark.slow  # whole runs or processes
+
 SMALL = {"hidden": 8, "projections": 4}
 FEDMCC = {"name": "fedmcc", "rounds": 1, "epochs": 1, "clustering_rounds": 3, "clustering_epochs": 1, **SMALL}
 OWN = ("seconds", "sites", "waiting", "transport", "training", "reasons")

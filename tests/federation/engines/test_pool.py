@@ -19,6 +19,8 @@ from fedmcc.runs import experiment
 from fedmcc.runs.build import assemble
 from fedmcc.training.loop import DivergedError, Step, Training
 
+pytestmark = pytest.mark.slow  # whole runs or processes
+
 SMALL = {"hidden": 8, "projections": 4}
 METHODS = {
     "mcc": {"rounds": 2, **SMALL},
