@@ -7,7 +7,7 @@ import torch
 from fedmcc.config import parse
 from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
-from fedmcc.runs.resolve import check, check_images, find_device, image_sides, resolve, without_first_weights
+from fedmcc.runs.resolve import check, check_images, image_sides, resolve, without_first_weights
 
 
 def _images(n=20, labels=None, size=8):
@@ -68,18 +68,6 @@ def test_a_stage_without_rounds_or_epochs_is_refused(section, table, field):
     check(parse(table))
     with pytest.raises(InputError, match=rf"set {section}\.rounds and {section}\.epochs to 1 or more"):
         check(parse(table | {section: table[section] | {field: 0}}))
-
-
-@pytest.mark.parametrize("name", ["gpu", "cuda:77", "meta", "hpu", "", "cpu cuda"])
-def test_an_unknown_device_is_refused(name):
-    with pytest.raises(
-        InputError, match=f"There is no device '{name}' on this machine: set device to auto or cpu"
-    ):
-        find_device(name)
-
-
-def test_auto_is_a_device_that_works():
-    assert torch.zeros(1, device=find_device("auto")).item() == 0
 
 
 def test_pretrained_weights_are_left_out_of_encoders_that_have_them():

@@ -15,7 +15,7 @@ from fedmcc.errors import InputError
 from fedmcc.runs import experiment
 from fedmcc.runs.build import build_network
 from fedmcc.training import torch_setup
-from fedmcc.training.torch_setup import resolve_precision
+from fedmcc.training.torch_setup import find_device, resolve_precision
 
 pytestmark = pytest.mark.slow  # whole runs or processes
 
@@ -126,3 +126,15 @@ def test_memory_of_a_step_is_reused_unless_glibc_is_configured_otherwise():
     first_map = 256 * 16 * 28 * 28 * 4 / os.sysconf("SC_PAGESIZE")  # pages of the first convolution's output
     assert _faults() < 0.1 * first_map
     assert _faults(MALLOC_TRIM_THRESHOLD_="131072") > first_map
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:77", "meta", "hpu", "", "cpu cuda"])
+def test_an_unknown_device_is_refused(name):
+    with pytest.raises(
+        InputError, match=f"There is no device '{name}' on this machine: set device to auto or cpu"
+    ):
+        find_device(name)
+
+
+def test_auto_is_a_device_that_works():
+    assert torch.zeros(1, device=find_device("auto")).item() == 0

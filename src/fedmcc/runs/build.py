@@ -24,13 +24,13 @@ from fedmcc.networks.momentum import Network
 from fedmcc.numerics.randomness import derive, generator
 from fedmcc.runs.checkpoints import load_network, load_shapes
 from fedmcc.runs.directory import Run
-from fedmcc.runs.resolve import check, check_images, find_device, resolve, stages, without_first_weights
+from fedmcc.runs.resolve import check, check_images, resolve, stages, without_first_weights
 from fedmcc.training.chunk_size import largest_chunk
 from fedmcc.training.chunked import CHUNKED_BATCHNORM, normalises_by_chunk
 from fedmcc.training.feature_cache import FeatureCache, bytes_of_view
 from fedmcc.training.loop import lazy_pairs
 from fedmcc.training.memory import memory_size
-from fedmcc.training.torch_setup import compile_encoders, set_up_torch
+from fedmcc.training.torch_setup import compile_encoders, find_device, set_up_torch
 
 if TYPE_CHECKING:
     from fedmcc.evaluation.scorer import Scorer

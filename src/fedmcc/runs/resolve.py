@@ -12,7 +12,7 @@ from fedmcc.data.decode import HeightWidth
 from fedmcc.data.image_files import ImageFiles
 from fedmcc.errors import InputError
 from fedmcc.methods.base import Stage
-from fedmcc.training.torch_setup import resolve_precision
+from fedmcc.training.torch_setup import find_device, resolve_precision
 
 
 def stages(config: Config) -> tuple[Stage, ...]:
@@ -88,16 +88,3 @@ def image_sides(config: Config) -> HeightWidth | None:
     """Height and width of the images if the configuration sets them: of decoded files, else of views."""
     size = config.data.size if isinstance(config.data, ImageFiles) else config.views.size
     return None if size is None else (size, size)
-
-
-def find_device(name: str) -> torch.device:
-    """The device of this name; `auto` is the accelerator if there is one, else the CPU."""
-    if name == "auto":
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
-        return accelerator or torch.device("cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError, ImportError):
-        raise InputError(f"There is no device '{name}' on this machine: set device to auto or cpu.") from None
-    return device

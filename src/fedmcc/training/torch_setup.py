@@ -1,4 +1,4 @@
-"""Settings of a training process: threads, determinism, memory, precision and compilation."""
+"""Settings of a training process: device, threads, determinism, memory, precision and compilation."""
 
 import ctypes
 import logging
@@ -41,6 +41,19 @@ def keep_freed_memory() -> bool:
     return bool(
         library.mallopt(M_MMAP_THRESHOLD, MMAP_BYTES) and library.mallopt(M_TRIM_THRESHOLD, MAX_FREE_BYTES)
     )
+
+
+def find_device(name: str) -> torch.device:
+    """The device of this name; `auto` is the accelerator if there is one, else the CPU."""
+    if name == "auto":
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        return accelerator or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError):
+        raise InputError(f"There is no device '{name}' on this machine: set device to auto or cpu.") from None
+    return device
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> Precision:
