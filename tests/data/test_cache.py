@@ -20,7 +20,7 @@ def test_folder_is_filled_once(tmp_path):
     assert len(calls) == 1
 
 
-def test_faster_process_wins(tmp_path):
+def test_a_folder_created_by_another_process_is_kept(tmp_path):
     target = tmp_path / "folder"
 
     def fill(partial):

@@ -11,7 +11,7 @@ BATCHES = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.
 
 
 def record(labels: list[int], row: int, column: int, channel: int) -> bytes:
-    """A black image with one white pixel, behind its label bytes, written byte by byte."""
+    """A record of label bytes and a black image with one white pixel."""
     pixels = bytearray(3072)
     pixels[channel * 1024 + row * 32 + column] = 255
     return bytes(labels) + bytes(pixels)
@@ -52,7 +52,7 @@ def test_cifar20_is_cifar100_with_the_first_label_byte(hundred):
     assert (fine.classes, coarse.classes) == (("apple", "bear"), ("fish", "flowers"))
 
 
-def test_archive_is_unpacked_once_beside_itself(ten, tmp_path):
+def test_archive_is_unpacked_once_into_its_folder(ten, tmp_path):
     root = tmp_path / "packed"
     root.mkdir()
     with tarfile.open(root / "cifar-10-binary.tar.gz", "w:gz") as tar:

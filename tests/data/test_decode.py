@@ -49,7 +49,7 @@ def test_transparent_palette_colour_becomes_white(tmp_path):
 
 def test_photograph_is_turned_upright(tmp_path):
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned clockwise by a quarter
+    exif[0x0112] = 6  # orientation: rotate by 90 degrees clockwise
     halves(tmp_path / "image.png", "L", 0, 255, exif=exif)
     upright = decode(tmp_path / "image.png", (20, 20), 1)[0]
     assert (upright[4] == 0).all()

@@ -50,7 +50,7 @@ def test_digits_span_the_full_range_of_grey():
     digits = load_dataset("digits")
     assert digits.images.shape == (1797, 1, 8, 8)
     assert (digits.images.min(), digits.images.max()) == (0, 255)
-    assert np.bincount(digits.labels).min() == 174  # as counted in scikit-learn's description
+    assert np.bincount(digits.labels).min() == 174  # from scikit-learn's description
 
 
 def test_limit_keeps_the_first_images_and_their_labels():

@@ -9,7 +9,7 @@ COUNTS = {"train": 2, "test": 3, "unlabeled": 4}
 
 @pytest.fixture
 def images(tmp_path, generator):
-    """Each split's images as they should be read, and files that hold them column by column."""
+    """The expected images of each split, and files that store them column by column."""
     folder, images = tmp_path / "stl10_binary", {}
     folder.mkdir()
     for split, count in COUNTS.items():

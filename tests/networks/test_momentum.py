@@ -33,7 +33,7 @@ def same(first: nn.Module, second: nn.Module) -> bool:
 
 
 def train_online(network: MomentumPair) -> None:
-    """A step that changes the online branch's parameters and buffers."""
+    """Take a training step that changes parameters and buffers of the online branch."""
     optimiser = torch.optim.SGD(network.online.parameters(), lr=1.0)
     projector = network.online.cluster_projector
     projector(network.online.encoder(torch.rand(8, 1, 8, 8))).square().sum().backward()

@@ -11,7 +11,7 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
 
 
 def initialise(network: nn.Module, generator: torch.Generator) -> None:
-    """Draw all parameters anew, module by module in order of creation, except those of a pretrained encoder.
+    """Draw all parameters, module by module in order of creation, except those of a pretrained encoder.
 
     The target branch becomes a copy of the online branch, so that a pair and a single branch start alike.
     """
