@@ -21,7 +21,9 @@ from PIL import Image
 from fedmcc import config
 from fedmcc.deployment.flower import processes, programs
 from fedmcc.deployment.server.bundle import write_bundle
-from fedmcc.deployment.server.launch import RunRequest, serving, start
+from fedmcc.deployment.server.launch import running_server
+from fedmcc.deployment.server.request import JoinPolicy, RunRequest
+from fedmcc.deployment.server.submit import submit
 from fedmcc.deployment.setup.create import create_federation
 from fedmcc.deployment.setup.layout import FederationSpec
 from measuring import show, write_json
@@ -86,8 +88,9 @@ def with_proxy(home: Path, images: Path, text: str) -> Iterator[Path]:
     operator = create_federation(home / "federation", spec, 1)
     site = (sys.executable, "-m", "fedmcc", "site", "start", str(operator.site("a").path))
     argv = (*site, "--data", str(images))
-    with serving(operator) as ready, processes.running(argv, home / "site", home / "site.log"):
-        start(ready, RunRequest(text, home / "run", 1, TIMEOUT, TIMEOUT))
+    policy = JoinPolicy(wait=TIMEOUT, round_timeout=TIMEOUT)
+    with running_server(operator) as server, processes.running(argv, home / "site", home / "site.log"):
+        submit(server, RunRequest(text, home / "run", policy))
         yield home / "run"
 
 

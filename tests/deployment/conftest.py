@@ -1,4 +1,4 @@
-"""A federation of two sites in a folder, and a Flower grid in this process with real messages and apps."""
+"""The folder of a federation, and a Flower grid inside this process with real messages and apps."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,11 +12,13 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedmcc import config
-from fedmcc.deployment.app import client_app, service_of
 from fedmcc.deployment.server.coordinator import serve
+from fedmcc.deployment.server.request import read_request
 from fedmcc.deployment.setup.create import create_federation
 from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder
+from fedmcc.deployment.site.app import client_app
 from fedmcc.runs import experiment
+from fedmcc.runs.directory import Run
 
 SMALL = {"hidden": 8, "projections": 4}
 METHODS: dict[str, dict[str, Any]] = {
@@ -27,7 +29,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 class InProcess(Grid):
-    """Nodes whose apps are called when a message is pushed; `spoil` may change a reply or lose it."""
+    """A grid that calls the app of a node when a message is pushed; `spoil` may change or lose a reply."""
 
     def __init__(self, nodes: Mapping[int, dict[str, Any]]) -> None:
         self.nodes, self.away, self.replies = dict(nodes), set(), {}
@@ -64,7 +66,7 @@ def _over_the_wire(message: Message) -> Message:
 
 
 class Three:
-    """Three sites that share the digits as a simulation of three clients would, and their server."""
+    """Three sites that divide the digits like three simulated clients, and their server."""
 
     def __init__(self, folder: Path, name: str, **options: Any) -> None:
         self.folder = folder
@@ -91,13 +93,13 @@ class Three:
         return config.dump(config.parse(self.table))
 
     def serve(self, run: str = "run", grid: Grid | None = None) -> Any:
-        """The rounds, one after the other."""
+        """Run the server; yields its events."""
         options = {**self.options, "recipe": self.recipe, "run": str(self.folder / run)}
         self.grid.run_config = options
-        return serve(grid or self.grid, service_of(options))
+        return serve(grid or self.grid, read_request(options))
 
     def rows(self) -> list[dict[str, Any]]:
-        """The metrics so far."""
+        """The rows of metrics so far."""
         return [json.loads(line) for line in (self.folder / "run" / "metrics.jsonl").read_text().splitlines()]
 
     def embedded(self) -> Path:
@@ -107,7 +109,7 @@ class Three:
 
 @pytest.fixture(autouse=True)
 def identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages say from which run and node they come."""
+    """Set the run and node that Flower writes into messages."""
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
 
@@ -121,3 +123,23 @@ def three(tmp_path: Path) -> Callable[..., Three]:
 def operator(tmp_path: Path) -> OperatorFolder:
     spec = FederationSpec("127.0.0.1", 8000, 8001, ("north", "south"))
     return create_federation(tmp_path / "federation", spec, 365)
+
+
+@pytest.fixture
+def write_run() -> Callable[..., Run]:
+    """Writes a run directory with this number of committed rounds."""
+
+    def write(path: Path, rows: int, finished: bool = False) -> Run:
+        (path / "resume").mkdir(parents=True)
+        for name in ("config.toml", "environment.json"):
+            (path / name).write_text("{}" if name.endswith("json") else "")
+        for number in range(1, rows + 1):
+            row = {"stage": "joint", "round": number, "loss": 1.5, "participants": [0], "seconds": 1.0}
+            row |= {"sites": {"0": "north", "1": "south"}, "bytes": {"0": [100, 10], "1": [100, 0]}}
+            Run(path).log(row)
+        Run(path).write_json("resume/progress.json", {"rows": rows})
+        if finished:
+            Run(path).write_json("scores.json", {"images": 0})
+        return Run(path)
+
+    return write

@@ -1,4 +1,4 @@
-"""What a person meets at the command line when Flower is in play."""
+"""Errors of the command line that concern Flower's simulation."""
 
 from pathlib import Path
 
@@ -6,16 +6,12 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from fedmcc import config
 from fedmcc.cli import app
 from fedmcc.deployment import simulation
-from fedmcc.deployment.server.launch import resolve_resumed
-from fedmcc.errors import InputError
-from fedmcc.runs.directory import Run
 
 
-def _fedmcc(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+def _fedmcc(*argv: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in argv], env={"COLUMNS": "200"})
 
 
 @pytest.fixture
@@ -39,20 +35,6 @@ def test_without_ray_the_simulation_says_what_to_install(
     assert result.exit_code == 2
     assert "pip install 'fedmcc[simulation]'" in result.output
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_goes_on_with_its_own_recipe_alone(three, tmp_path: Path) -> None:
-    federation = three()
-    next(federation.serve())
-    run, table = Run(tmp_path / "run"), federation.table
-    own = resolve_resumed(run, config.parse(table))
-    assert (own.views.size, own.method.rounds) == (8, 3)  # the recipe leaves the size open
-    with pytest.raises(InputError, match=r"begun with another method\.rounds than the recipe has: .*--run"):
-        resolve_resumed(run, config.parse(config.put(table, "method.rounds", 9)))
-    with pytest.raises(InputError, match=r"begun with another method\.name than"):
-        resolve_resumed(run, config.parse(config.put(table, "method", {"name": "fedbyol"})))
-    new = config.parse(config.put(table, "method.rounds", 9))
-    assert resolve_resumed(Run(tmp_path / "new"), new) == new
 
 
 def test_the_run_of_a_federation_is_not_resumed_without_its_sites(three, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedmcc.deployment.app import client_app
+from fedmcc.deployment.site.app import client_app
 
 GOLDEN = json.loads(Path(__file__).with_name("wire.json").read_text())["messages"]
 

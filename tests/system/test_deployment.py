@@ -1,6 +1,6 @@
-"""A real federation on loopback, as its operators run it: real processes, TLS, keys and the generated proxy.
+"""A federation on this machine with the commands of operators and sites: processes, TLS, keys and nginx.
 
-Two of three sites come at first: while the server waits for the third, all that must not enter tries to.
+At first two of three sites connect; while the server waits for the third, the tests try what must be refused.
 """
 
 import http.client
@@ -37,10 +37,10 @@ from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder, SiteF
 from fedmcc.deployment.setup.nginx import command_line, find_nginx
 from fedmcc.runs.directory import Run
 
-pytestmark = pytest.mark.timeout(2400)  # a process starts for every message: a busy machine takes long
+pytestmark = pytest.mark.timeout(2400)  # every message starts a process, which is slow on a busy machine
 
 PROGRAM = str(Path(sys.executable).with_name("fedmcc"))
-PATIENCE = 1200.0  # seconds
+TIMEOUT_SECONDS = 1200.0
 STAGES = ("representation", "separation", "whitening", "centroids", "merging")
 RECIPE = """
 clusters = 10
@@ -97,7 +97,8 @@ class Federation:
             name, "site", "start", self.operator.site(name).path, "--data", self.folder / "images" / name
         )
 
-    def said(self, name: str) -> str:
+    def output(self, name: str) -> str:
+        """The output of a process so far."""
         return (self.folder / f"{name}.out").read_text()
 
 
@@ -117,7 +118,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory, owners: Path) -> Iterat
     federation.start_server()
     for name in ("a", "b"):
         federation.start_site(name)
-    assert wait_until(lambda: all("Connected" in federation.said(name) for name in "ab"), PATIENCE)
+    assert wait_until(lambda: all("Connected" in federation.output(name) for name in "ab"), TIMEOUT_SECONDS)
     yield federation
     for process in federation.processes.values():
         process.terminate()
@@ -126,33 +127,35 @@ def federation(tmp_path_factory: pytest.TempPathFactory, owners: Path) -> Iterat
 
 
 def copied(federation: Federation, name: str) -> SiteFolder:
-    """Another copy of a site's folder, to be spoilt."""
+    """A copy of a site's folder, to be changed."""
     return SiteFolder(Path(shutil.copytree(federation.operator.site("c").path, federation.folder / name)))
 
 
 def refused(federation: Federation, site: SiteFolder) -> str:
-    """What a site says that ends because it is refused."""
+    """The output of a site that is refused."""
     data = federation.folder / "images" / "c"
     process = federation.start(site.path.name, "site", "start", site.path, "--data", data)
-    assert process.wait(PATIENCE) == 2
-    return federation.said(site.path.name)
+    assert process.wait(TIMEOUT_SECONDS) == 2
+    return federation.output(site.path.name)
 
 
 def test_a_site_with_an_unregistered_key_is_refused(federation: Federation) -> None:
     site = copied(federation, "unregistered")
     site.key.write_bytes(create_site_key().private)
-    assert "does not know the key of this site: ask the operator" in refused(federation, site)
+    assert "does not accept the key of this site: ask the operator" in refused(federation, site)
 
 
 def test_a_site_of_another_authority_refuses_the_server(federation: Federation) -> None:
     site = copied(federation, "other-authority")
     site.authority_certificate.write_bytes(create_authority().certificate_pem)
-    assert "is not by the authority that this site trusts: nothing was sent" in refused(federation, site)
+    assert "was not issued by the authority that this site trusts: nothing was sent" in refused(
+        federation, site
+    )
 
 
 @pytest.fixture
 def expired(federation: Federation, tmp_path: Path) -> Iterator[OperatorFolder]:
-    """The proxy of another federation, with a certificate that ended yesterday."""
+    """The proxy of another federation, with a certificate that expired yesterday."""
     spec = replace(federation.operator.read_spec(), port=free_port(), control_port=free_port())
     operator = create_federation(tmp_path / "expired", spec, 30)
     authority = load_authority(operator.authority_key, operator.authority_certificate)
@@ -164,7 +167,7 @@ def expired(federation: Federation, tmp_path: Path) -> Iterator[OperatorFolder]:
         folder.mkdir()
     nginx = find_nginx() or ""
     with running(command_line(nginx, operator), operator.flower_home, operator.logs / "nginx.log"):
-        assert wait_until((operator.server / "nginx.pid").exists, PATIENCE)
+        assert wait_until((operator.server / "nginx.pid").exists, TIMEOUT_SECONDS)
         yield operator
 
 
@@ -175,40 +178,40 @@ def test_an_expired_certificate_is_refused_by_site_and_server(
     server = federation.start(
         "old-server", "server", "start", expired.path, federation.folder / "recipe.toml"
     )
-    assert server.wait(PATIENCE) == 2
-    assert f"fedmcc federation renew {expired.path}" in federation.said("old-server")
+    assert server.wait(TIMEOUT_SECONDS) == 2
+    assert f"fedmcc federation renew {expired.path}" in federation.output("old-server")
 
 
 def posted(connection: http.client.HTTPConnection, path: str) -> tuple[int, bytes]:
-    """The status and the words with which a request is answered."""
+    """The status and the body of the response to a request."""
     with closing(connection):
         connection.request("POST", path, b"")
         answer = connection.getresponse()
         return answer.status, answer.read()
 
 
-def test_plain_text_is_refused(federation: Federation) -> None:
+def test_a_connection_without_tls_is_refused(federation: Federation) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", federation.operator.read_spec().port, timeout=60)
-    status, said = posted(connection, "/v1/fleet/activate-node")
+    status, body = posted(connection, "/v1/fleet/activate-node")
     assert status == 400
-    assert b"plain HTTP request was sent to HTTPS port" in said
+    assert b"plain HTTP request was sent to HTTPS port" in body
 
 
-def test_flowers_own_program_without_tls_is_refused(federation: Federation) -> None:
+def test_flowers_supernode_without_tls_is_refused(federation: Federation) -> None:
     node, address = (
         Path(sys.executable).with_name("flower-supernode"),
         federation.operator.read_spec().address,
     )
     plain = (str(node), "--insecure", "--superlink", address, "--port", str(free_port()))
     home, log = federation.folder / "plain", federation.folder / "plain.log"
-    with running(plain, home, log) as process:  # a pipe would be held open by what it starts
-        assert process.wait(PATIENCE) == 1
+    with running(plain, home, log) as process:  # its child processes would keep a pipe open
+        assert process.wait(TIMEOUT_SECONDS) == 1
     terminate_all(home)
     assert "400 Bad Request" in log.read_text()
 
 
 def flwr(federation: Federation, port: int, *command: object) -> "subprocess.CompletedProcess[str]":
-    """Flower's own command line with the authority's certificate, which every site has."""
+    """Run Flower's command line with the authority's certificate, which every site has."""
     home = federation.folder / f"flwr-{port}"
     home.mkdir(exist_ok=True)
     certificate = federation.operator.authority_certificate
@@ -216,14 +219,18 @@ def flwr(federation: Federation, port: int, *command: object) -> "subprocess.Com
     (home / "config.toml").write_text(f'[superlink]\ndefault = "fed"\n{link}')
     program = str(Path(sys.executable).with_name("flwr"))
     return subprocess.run(
-        [program, *map(str, command)], env=environment(home), capture_output=True, text=True, timeout=PATIENCE
+        [program, *map(str, command)],
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
     )
 
 
 def test_through_the_proxy_a_site_can_neither_list_nor_start_runs(federation: Federation) -> None:
     port = federation.operator.read_spec().port
     bundle = federation.operator.server / "bundle"
-    assert wait_until((bundle / "pyproject.toml").exists, PATIENCE)
+    assert wait_until((bundle / "pyproject.toml").exists, TIMEOUT_SECONDS)
     for command in (("list", "fed"), ("run", bundle, "fed"), ("supernode", "list", "fed")):
         tried = flwr(federation, port, *command)
         assert tried.returncode != 0
@@ -233,13 +240,13 @@ def test_through_the_proxy_a_site_can_neither_list_nor_start_runs(federation: Fe
     assert "/v1/control/start-run" in refused
 
 
-def test_on_the_servers_machine_the_operator_sees_the_one_run(federation: Federation) -> None:
+def test_on_the_servers_machine_the_operator_can_list_the_run(federation: Federation) -> None:
     listed = flwr(federation, federation.operator.read_spec().control_port, "list", "fed", "--format", "json")
     assert listed.returncode == 0
     assert listed.stdout.count('"run-id"') == 1
 
 
-def test_no_spelling_of_a_path_leads_around_the_proxy(federation: Federation) -> None:
+def test_no_spelling_of_a_path_bypasses_the_proxy(federation: Federation) -> None:
     context = ssl.create_default_context(cafile=str(federation.operator.authority_certificate))
     port = federation.operator.read_spec().port
     spellings = ("/v1/control/list-runs", "//v1/control/list-runs", "/v1/fleet/../control/list-runs")
@@ -253,13 +260,13 @@ def test_no_spelling_of_a_path_leads_around_the_proxy(federation: Federation) ->
         assert posted(connection, path) == (403, b"Only requests from sites are allowed here.\n"), path
 
 
-def test_a_killed_server_goes_on_and_its_sites_come_back(federation: Federation) -> None:
+def test_a_killed_server_resumes_and_its_sites_reconnect(federation: Federation) -> None:
     federation.start_site("c")
-    assert wait_until(lambda: len(federation.run.rows()) >= 1, PATIENCE), federation.said("server")
+    assert wait_until(lambda: len(federation.run.rows()) >= 1, TIMEOUT_SECONDS), federation.output("server")
     federation.processes["server"].kill()
     federation.processes["server"].wait()
     federation.start_server()
-    assert federation.processes["server"].wait(PATIENCE) == 0, federation.said("server")
+    assert federation.processes["server"].wait(TIMEOUT_SECONDS) == 0, federation.output("server")
     rows = federation.run.rows()
     assert tuple(row["stage"] for row in rows) == STAGES
     assert all(row["participants"] == [0, 1, 2] for row in rows)
@@ -267,15 +274,15 @@ def test_a_killed_server_goes_on_and_its_sites_come_back(federation: Federation)
 
 
 def test_status_counts_rounds_and_bytes_of_each_site(federation: Federation) -> None:
-    federation.start("status", "federation", "status", federation.operator.path).wait(PATIENCE)
-    said = federation.said("status")
-    assert "not running" in said
-    assert "is complete: merging round 1" in said
-    lines = [line for line in said.splitlines() if line[2:3] in ("a", "b", "c")]
+    federation.start("status", "federation", "status", federation.operator.path).wait(TIMEOUT_SECONDS)
+    shown = federation.output("status")
+    assert "not running" in shown
+    assert "is complete: merging round 1" in shown
+    lines = [line for line in shown.splitlines() if line[2:3] in ("a", "b", "c")]
     assert [line.split("│")[4].strip() for line in lines] == ["5", "5", "5"]
 
 
-def test_logs_name_sites_and_rounds_and_no_file_of_an_image(federation: Federation) -> None:
+def test_logs_name_sites_and_rounds_but_no_image_files(federation: Federation) -> None:
     logs = [*federation.operator.logs.glob("*"), *federation.operator.path.glob("sites/*/logs/*")]
     text = "".join(path.read_text() for path in logs)
     assert "merging 1/1: a, b, c" in text
@@ -283,9 +290,9 @@ def test_logs_name_sites_and_rounds_and_no_file_of_an_image(federation: Federati
     assert "patient-" not in text
 
 
-def test_nothing_runs_after_all_were_stopped(federation: Federation) -> None:
+def test_no_process_is_left_after_all_were_stopped(federation: Federation) -> None:
     sites = [federation.processes[name] for name in ("a", "b", "c")]
-    assert [site.poll() for site in sites] == [None] * 3  # they wait for another run
+    assert [site.poll() for site in sites] == [None] * 3  # they wait for the next run
     for site in sites:
         site.terminate()
     assert [site.wait(60) for site in sites] == [130] * 3
@@ -296,15 +303,15 @@ def test_nothing_runs_after_all_were_stopped(federation: Federation) -> None:
     assert [processes_of(home) for home in homes] == [[], [], [], []]
 
 
-def test_stop_ends_a_server_and_all_it_started(federation: Federation) -> None:
+def test_stop_ends_a_server_and_all_its_processes(federation: Federation) -> None:
     spec = FederationSpec("127.0.0.1", free_port(), free_port(), ("a",))
     other = Federation(create_federation(federation.folder / "other", spec, 60), federation.folder)
     command = ("server", "start", other.operator.path, federation.folder / "recipe.toml")
     server = other.start("stopped", *command)
-    assert wait_until(lambda: "waiting for a" in other.said("stopped"), PATIENCE)
-    assert other.start("second", *command).wait(PATIENCE) == 2
-    assert "is running already: stop it first" in other.said("second")
-    assert other.start("stop", "federation", "stop", other.operator.path).wait(PATIENCE) == 0
+    assert wait_until(lambda: "waiting for a" in other.output("stopped"), TIMEOUT_SECONDS)
+    assert other.start("second", *command).wait(TIMEOUT_SECONDS) == 2
+    assert "is running already: stop it first" in other.output("second")
+    assert other.start("stop", "federation", "stop", other.operator.path).wait(TIMEOUT_SECONDS) == 0
     assert server.wait(60) == 130
     assert processes_of(other.operator.flower_home) == []
     with pytest.raises(UnreachableError):

@@ -1,4 +1,4 @@
-"""A real federation on loopback: Flower's own programs, three sites, and what they survive."""
+"""A federation on this machine with Flower's programs and three sites, some of which are killed."""
 
 import json
 import os
@@ -17,10 +17,11 @@ import tomli_w
 from fedmcc import config
 from fedmcc.deployment.flower import processes, programs
 from fedmcc.deployment.server.bundle import write_bundle
+from fedmcc.deployment.server.request import JoinPolicy, RunRequest
 from fedmcc.runs import experiment
 
-OWN = ("seconds", "sites", "waiting", "transport", "training", "reasons")
-PATIENCE = 900.0  # seconds; every message to a site starts a Python process with torch
+SITES_ONLY = ("seconds", "sites", "waiting", "transport", "training", "reasons")
+TIMEOUT_SECONDS = 900.0  # every message to a site starts a Python process with torch
 pytestmark = pytest.mark.timeout(1800)
 SMALL = {"hidden": 16, "projections": 8}
 SHORT = {"epochs": 1, "clustering_rounds": 1, "clustering_epochs": 1}
@@ -32,7 +33,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def recipe(tiny: str, name: str, **options: Any) -> str:
-    """A short run of three clients; drawn images spare every process scikit-learn, which has the digits."""
+    """A short run of three clients on synthetic images, so that no process has to load scikit-learn."""
     table = tomllib.loads(tiny) | {"data": {"name": "synthetic", "limit": 150}, "partition": {"clients": 3}}
     table |= {"method": METHODS[name] | options, "training": {"batch_size": 16}}
     return config.dump(config.parse(table | {"evaluation": {"at_server": True}}))
@@ -44,37 +45,35 @@ def rows(run: Path) -> list[dict[str, Any]]:
 
 
 def outcome(run: Path) -> tuple[Any, ...]:
-    timeless = [{key: value for key, value in row.items() if key not in OWN} for row in rows(run)]
+    timeless = [{key: value for key, value in row.items() if key not in SITES_ONLY} for row in rows(run)]
     files = ("checkpoints/final.safetensors", "assignments.csv", "scores.json")
     return (timeless, *((run / name).read_bytes() for name in files))
 
 
 def embedded(text: str, run: Path) -> tuple[Any, ...]:
-    """The outcome of the same run in this process."""
+    """The outcome of this recipe in one process."""
     return outcome(experiment.run(config.parse(tomllib.loads(text)), run).path)
 
 
-def wait_until(done: Callable[[], object], seconds: float = PATIENCE) -> None:
+def wait_until(done: Callable[[], object], seconds: float = TIMEOUT_SECONDS) -> None:
     until = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < until
         time.sleep(0.05)
 
 
-def of_session(leader: int, name: str) -> list[int]:
-    """Processes of a program below another process, wherever it put them."""
+def descendants(ancestor: int, name: str) -> list[int]:
+    """The descendants of a process that run this program, in whatever session."""
     listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True)
     tree = [line.split(None, 2) for line in listed.stdout.splitlines()]
-    below = {leader}
+    below = {ancestor}
     while new := {int(pid) for pid, parent, _ in tree if int(parent) in below} - below:
         below |= new
-    return [
-        int(pid) for pid, _, words in tree if int(pid) in below and name in words and "defunct" not in words
-    ]
+    return [int(pid) for pid, _, argv in tree if int(pid) in below and name in argv and "defunct" not in argv]
 
 
 class Federation:
-    """A server of Flower's and three sites."""
+    """Flower's server and three sites."""
 
     def __init__(self, home: Path, stack: ExitStack) -> None:
         self.home, self.stack = home, stack
@@ -85,27 +84,27 @@ class Federation:
     def start(self, name: str) -> "subprocess.Popen[bytes]":
         own = f'client="{name}" state-dir="{self.home / name}" shard="{"abc".index(name)}/3"'
         where = ("--insecure", "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1")
-        words = (*where, "--port", str(processes.free_port()), "--node-config", own)
-        program = (programs.find_program("flower-supernode"), *words)
-        return self.stack.enter_context(processes.running(program, self.home, self.home / f"site-{name}.log"))
+        argv = (programs.find_program("flower-supernode"), *where, "--port", str(processes.free_port()))
+        argv += ("--node-config", own)
+        return self.stack.enter_context(processes.running(argv, self.home, self.home / f"site-{name}.log"))
 
     def submit(self, text: str, run: Path) -> str:
-        self.said = {name: len(self.log(name)) for name in "abc"}
-        told = {"recipe": text, "run": str(run), "sites": "a,b,c", "min-sites": 3}
-        waiting = {"round-timeout": PATIENCE, "wait": PATIENCE}
-        (self.home / "run.toml").write_text(tomli_w.dumps(told | waiting))
+        self.log_sizes = {name: len(self.log(name)) for name in "abc"}
+        policy = JoinPolicy(("a", "b", "c"), 3, TIMEOUT_SECONDS, TIMEOUT_SECONDS)
+        options = RunRequest(text, run, policy).run_config()
+        (self.home / "run.toml").write_text(tomli_w.dumps(options))
         return programs.CommandLine(self.home).run(self.home / "bundle", self.home / "run.toml")
 
     def kill(self, process: "subprocess.Popen[bytes]", name: str) -> None:
-        for pid in of_session(process.pid, name):
+        for pid in descendants(process.pid, name):
             os.kill(pid, signal.SIGKILL)
 
     def log(self, name: str) -> str:
         return (self.home / f"site-{name}.log").read_text(errors="replace")
 
     def training(self, name: str, stage: str, round: int) -> bool:
-        """Whether a site is at work on a round of what was submitted last."""
-        return f"{stage}, round {round}: training" in self.log(name)[self.said[name] :]
+        """Whether a site has started this round of the run that was submitted last."""
+        return f"{stage}, round {round}: training" in self.log(name)[self.log_sizes[name] :]
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +113,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         yield Federation(tmp_path_factory.mktemp("federation"), stack)
 
 
-def test_three_sites_and_a_server_killed_mid_round_give_the_bits_of_one_process(
+def test_a_server_killed_mid_round_resumes_bit_identically_to_one_process(
     federation: Federation, tiny: str, tmp_path: Path
 ) -> None:
     run, text = tmp_path / "run", recipe(tiny, "fedmcc-plus")
@@ -128,7 +127,7 @@ def test_three_sites_and_a_server_killed_mid_round_give_the_bits_of_one_process(
     assert outcome(run) == expected
 
 
-def test_three_sites_in_two_runs_at_once_give_the_bits_of_one_process(
+def test_two_runs_at_once_are_bit_identical_to_one_process(
     federation: Federation, tiny: str, tmp_path: Path
 ) -> None:
     texts = {name: recipe(tiny, name) for name in ("fedmcc", "fedema")}
@@ -140,7 +139,7 @@ def test_three_sites_in_two_runs_at_once_give_the_bits_of_one_process(
         assert outcome(tmp_path / name) == expected
 
 
-def test_a_site_killed_mid_round_costs_that_round_and_comes_back_under_its_name(
+def test_a_site_killed_mid_round_drops_out_of_it_and_rejoins_under_its_name(
     federation: Federation, tiny: str, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -155,23 +154,23 @@ def test_a_site_killed_mid_round_costs_that_round_and_comes_back_under_its_name(
     assert rows(run)[2]["waiting"] > 1
 
 
-# Flower's simulation starts slowly: all recipes of a folder run in one, amid the one that was asked for.
+# Flower's simulation starts slowly: one simulation runs all recipes of a folder, nested in the requested run.
 ALL = """
 from pathlib import Path
 from flwr.serverapp import ServerApp
-from fedmcc.deployment.app import service_of
 from fedmcc.deployment.server.coordinator import serve
+from fedmcc.deployment.server.request import read_request
 
 server_app = ServerApp()
 
 @server_app.main()
 def main(grid, context):
-    asked = Path(context.run_config["run"])
-    rounds = serve(grid, service_of(context.run_config))
-    next(rounds)  # its folder, where the sites keep their things, is begun
-    for recipe in set(asked.parent.glob("*.toml")) - {asked.parent / f"{asked.name}.toml"}:
+    requested = Path(context.run_config["run"])
+    rounds = serve(grid, read_request(context.run_config))
+    next(rounds)  # creates the run directory, in which the sites keep their states
+    for recipe in set(requested.parent.glob("*.toml")) - {requested.parent / f"{requested.name}.toml"}:
         own = {"recipe": recipe.read_text(), "run": str(recipe.with_suffix(""))}
-        list(serve(grid, service_of(context.run_config | own)))
+        list(serve(grid, read_request(context.run_config | own)))
     list(rounds)
 """
 
@@ -179,20 +178,22 @@ def main(grid, context):
 def write_bundle_of_all(folder: Path) -> None:
     write_bundle(folder)
     project = folder / "pyproject.toml"
-    project.write_text(project.read_text().replace("fedmcc.deployment.app:server_app", "all:server_app"))
+    project.write_text(
+        project.read_text().replace("fedmcc.deployment.server.app:server_app", "all:server_app")
+    )
     (folder / "all.py").write_text(ALL)
 
 
-def test_a_simulation_gives_the_bits_of_one_process(
+def test_a_simulation_is_bit_identical_to_one_process(
     tiny: str, tmp_path: Path, fedmcc: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in METHODS:
         (tmp_path / f"{name}.toml").write_text(recipe(tiny, name))
-    asked = "fedmcc-plus"
-    monkeypatch.setattr("fedmcc.deployment.server.bundle.write_bundle", write_bundle_of_all)
-    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 1}')  # one worker, since each starts slowly
-    words = ("--engine", "flower-simulation", "--out", tmp_path / asked)
-    result = fedmcc("run", tmp_path / f"{asked}.toml", *words)
+    requested = "fedmcc-plus"
+    monkeypatch.setattr("fedmcc.deployment.simulation.write_bundle", write_bundle_of_all)
+    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 1}')  # one worker, since workers start slowly
+    options = ("--engine", "flower-simulation", "--out", tmp_path / requested)
+    result = fedmcc("run", tmp_path / f"{requested}.toml", *options)
     assert result.exit_code == 0, result.output
     for name in METHODS:
         expected = embedded((tmp_path / f"{name}.toml").read_text(), tmp_path / f"{name}-embedded")

@@ -1,4 +1,4 @@
-"""What operators and sites get wrong is answered by one sentence and exit code 2, and destroys nothing."""
+"""Mistakes of operators and sites give one error line and exit code 2, and change nothing."""
 
 import shlex
 from collections.abc import Callable
@@ -13,10 +13,10 @@ INIT = ("federation", "init", "fed", "--sites", "north,south", "--host", "fed.ex
 
 @pytest.fixture
 def refused(fedmcc: Command) -> Callable[..., str]:
-    """Runs a command that must fail as a person's mistake; returns its one sentence."""
+    """Runs a command that must fail with exit code 2; returns its error message."""
 
-    def run(*words: object) -> str:
-        result = fedmcc(*words)
+    def run(*argv: object) -> str:
+        result = fedmcc(*argv)
         assert result.exit_code == 2, result.output
         (line,) = result.stderr.splitlines()
         return line.removeprefix("Error: ")
@@ -24,28 +24,30 @@ def refused(fedmcc: Command) -> Callable[..., str]:
     return run
 
 
-def test_founding_says_what_to_hand_out_and_when_certificates_end(fedmcc: Command) -> None:
+def test_creating_a_federation_lists_the_folders_to_send_and_the_expiry_dates(fedmcc: Command) -> None:
     result = fedmcc(*INIT, "--days", 10)
     assert result.exit_code == 0
-    said = result.stderr
-    assert said.count("over a channel you trust") == 2
-    assert "The server's certificate expires on 2" in said
-    assert "The authority expires on 2" in said
+    assert result.stderr.count("over a secure channel, since it contains a private key") == 2
+    assert "The server's certificate expires on 2" in result.stderr
+    assert "The authority expires on 2" in result.stderr
 
 
-def test_the_federation_of_the_readme_is_ten_lines_of_commands_that_exist(fedmcc: Command) -> None:
+def test_the_federation_of_the_readme_is_ten_lines_of_existing_commands(fedmcc: Command) -> None:
     root = Path(__file__).parents[2]
     block = (root / "README.md").read_text().split("## A real federation")[1].split("```")[1]
     lines = [shlex.split(line, comments=True) for line in block.splitlines()[1:]]
     assert len(lines) == 10
-    for program, *words in lines:
+    for program, *arguments in lines:
         if program == "fedmcc":
-            asked = fedmcc(*(word for word in words if word != "&"), "--help")
-            assert asked.exit_code == 0, asked.output
-        assert all((root / word).exists() for word in words if word.startswith(("recipes/", "examples/")))
+            result = fedmcc(*(argument for argument in arguments if argument != "&"), "--help")
+            assert result.exit_code == 0, result.output
+        paths = [argument for argument in arguments if argument.startswith(("recipes/", "examples/"))]
+        assert all((root / path).exists() for path in paths)
 
 
-def test_founding_twice_is_refused(fedmcc: Command, refused: Callable[..., str], tmp_path: Path) -> None:
+def test_creating_a_federation_twice_is_refused(
+    fedmcc: Command, refused: Callable[..., str], tmp_path: Path
+) -> None:
     fedmcc(*INIT)
     key = (tmp_path / "fed/authority/ca.key").read_bytes()
     assert refused(*INIT).startswith("fed is not empty: choose a new folder")
@@ -53,7 +55,7 @@ def test_founding_twice_is_refused(fedmcc: Command, refused: Callable[..., str],
 
 
 @pytest.mark.parametrize(
-    "words",
+    "argv",
     [
         ("federation", "status", "nowhere"),
         ("federation", "stop", "nowhere"),
@@ -61,8 +63,8 @@ def test_founding_twice_is_refused(fedmcc: Command, refused: Callable[..., str],
         ("federation", "add", "nowhere", "--site", "west"),
     ],
 )
-def test_a_folder_that_is_no_federation_is_refused(refused: Callable[..., str], words: tuple[str]) -> None:
-    assert "create a federation with `fedmcc federation init`" in refused(*words)
+def test_a_folder_that_is_not_a_federation_is_refused(refused: Callable[..., str], argv: tuple[str]) -> None:
+    assert "create a federation with `fedmcc federation init`" in refused(*argv)
 
 
 def test_a_server_needs_a_recipe_that_exists(fedmcc: Command, refused: Callable[..., str]) -> None:
@@ -70,28 +72,31 @@ def test_a_server_needs_a_recipe_that_exists(fedmcc: Command, refused: Callable[
     assert refused("server", "start", "fed", "no.toml").startswith("There is no recipe at no.toml")
 
 
-def test_a_finished_run_is_left_alone_and_no_other_begun(fedmcc: Command, tmp_path: Path) -> None:
+def test_a_finished_run_is_left_alone_and_no_other_is_started(fedmcc: Command, tmp_path: Path) -> None:
     fedmcc(*INIT)
     (tmp_path / "recipe.toml").write_text("clusters = 2\n")
     done = tmp_path / "fed/runs/recipe-001"
     done.mkdir(parents=True)
     (done / "scores.json").write_text("{}")
     result = fedmcc("server", "start", "fed", "recipe.toml", "--run", done)
-    assert (result.exit_code, result.stderr) == (0, f"The run in {done} is complete: --run begins another.\n")
+    assert (result.exit_code, result.stderr) == (
+        0,
+        f"The run in {done} is complete: start another one with --run.\n",
+    )
     assert [run.name for run in done.parent.iterdir()] == ["recipe-001"]
     assert not (tmp_path / "fed/server/logs").exists()
 
 
-def test_a_begun_run_refuses_another_recipe(
+def test_a_started_run_refuses_another_recipe(
     fedmcc: Command, refused: Callable[..., str], tmp_path: Path
 ) -> None:
     fedmcc(*INIT)
     (tmp_path / "recipe.toml").write_text("clusters = 2\n")
-    begun = tmp_path / "fed/runs/recipe-001"
-    begun.mkdir(parents=True)
-    (begun / "config.toml").write_text("clusters = 3\n")
+    started = tmp_path / "fed/runs/recipe-001"
+    started.mkdir(parents=True)
+    (started / "config.toml").write_text("clusters = 3\n")
     sentence = refused("server", "start", "fed", "recipe.toml")
-    assert sentence.startswith(f"{begun} was begun with another clusters than the recipe has")
+    assert sentence.startswith(f"{started} was started with another clusters than the recipe has")
     assert not (tmp_path / "fed/server/logs").exists()
 
 
@@ -103,7 +108,7 @@ def test_a_begun_run_refuses_another_recipe(
         ("--round-timeout", (0, -5), "give seconds above 0."),
     ],
 )
-def test_what_no_federation_could_do_is_refused_at_once(
+def test_options_with_which_no_run_could_start_are_refused(
     fedmcc: Command, refused: Callable[..., str], option: str, values: tuple[object, ...], remedy: str
 ) -> None:
     fedmcc(*INIT)
@@ -115,7 +120,7 @@ def test_what_no_federation_could_do_is_refused_at_once(
         )
 
 
-def test_a_server_without_nginx_says_what_to_do_and_starts_nothing(
+def test_a_server_without_nginx_starts_nothing_and_names_the_remedy(
     fedmcc: Command, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fedmcc(*INIT)
@@ -136,15 +141,15 @@ def test_a_site_needs_its_folder_and_its_images(fedmcc: Command, refused: Callab
     assert "site.key is missing" in refused("site", "start", "fed/sites/north", "--data", "fed")
 
 
-def test_stopping_what_does_not_run_says_so(fedmcc: Command) -> None:
+def test_stopping_a_server_that_is_not_running_changes_nothing(fedmcc: Command) -> None:
     fedmcc(*INIT)
     result = fedmcc("federation", "stop", "fed")
-    assert (result.exit_code, result.stderr) == (0, "Nothing was running.\n")
+    assert (result.exit_code, result.stderr) == (0, "The server was not running.\n")
 
 
 def test_a_new_federation_has_a_status(fedmcc: Command) -> None:
     fedmcc(*INIT)
     shown = fedmcc("federation", "status", "fed").stdout
-    assert "not running. No run was begun yet." in shown
+    assert "not running. No run was started yet." in shown
     assert "north" in shown
     assert "south" in shown

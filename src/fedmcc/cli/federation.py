@@ -1,4 +1,4 @@
-"""Commands of a federation's operator: federation init, add, renew, status, stop."""
+"""Commands for the operator of a federation: federation init, add, renew, status, stop."""
 
 from functools import partial
 from pathlib import Path
@@ -12,26 +12,24 @@ if TYPE_CHECKING:
     from fedmcc.deployment.setup.layout import OperatorFolder
 
 federation = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Found a real federation, see it, end it."
+    no_args_is_help=True, rich_markup_mode=None, help="Create, inspect and stop a federation."
 )
 app.add_typer(federation, name="federation")
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the federation.")]
-Days = Annotated[int, typer.Option(help="How long the server's certificate is valid.")]
+Days = Annotated[int, typer.Option(help="Days until the server's certificate expires.")]
 
 
 @partial(command, group=federation)
 def init(
     folder: Folder,
-    sites: Annotated[str, typer.Option(help="Their names, such as north,south.")],
-    host: Annotated[str, typer.Option(help="Where sites reach the server: a name or an IP address.")],
-    port: Annotated[int, typer.Option(help="The port that sites reach.")] = 8000,
-    control_port: Annotated[
-        int | None, typer.Option(help="Flower's port on this machine alone [PORT + 1].")
-    ] = None,
+    sites: Annotated[str, typer.Option(help="Names of the sites, such as north,south.")],
+    host: Annotated[str, typer.Option(help="Host name or IP address of the server.")],
+    port: Annotated[int, typer.Option(help="Port to which sites connect.")] = 8000,
+    control_port: Annotated[int | None, typer.Option(help="Port of Flower on 127.0.0.1 [PORT + 1].")] = None,
     days: Days = 365,
 ) -> None:
-    """Make certificates, keys, and a folder to hand to each site."""
+    """Create certificates, keys, and a folder for each site."""
     from fedmcc.deployment.setup import create
     from fedmcc.deployment.setup.layout import FederationSpec
     from fedmcc.terminal import output
@@ -40,66 +38,72 @@ def init(
     spec = FederationSpec(host, port, port + 1 if control_port is None else control_port, names)
     operator = create.create_federation(folder, spec, days)
     for name in names:
-        output.say(f"For {name}: {operator.site(name).path}, over a channel you trust, for it holds a key.")
-    _say_expiries(operator)
-    output.say(f"{operator.authority_key} certifies servers: keep a copy offline, give it to nobody.")
+        _show_site_folder(operator, name)
+    _show_expiry_dates(operator)
+    output.say(f"{operator.authority_key} signs server certificates: keep it secret, with an offline backup.")
 
 
 @partial(command, group=federation)
-def add(folder: Folder, site: Annotated[str, typer.Option(help="The name of the new site.")]) -> None:
-    """Add a site; a running server meets it when it is started again."""
+def add(folder: Folder, site: Annotated[str, typer.Option(help="Name of the new site.")]) -> None:
+    """Add a site; a running server accepts it after a restart."""
     from fedmcc.deployment.setup import create
     from fedmcc.deployment.setup.layout import OperatorFolder
-    from fedmcc.terminal import output
 
     operator = OperatorFolder(folder.resolve())
     create.add_site(operator, site)
-    output.say(f"For {site}: {operator.site(site).path}, over a channel you trust, for it holds a key.")
+    _show_site_folder(operator, site)
 
 
 @partial(command, group=federation)
 def renew(folder: Folder, days: Days = 365) -> None:
-    """Renew the server's certificate; sites keep what they have."""
+    """Renew the server's certificate; the folders of the sites stay valid."""
     from fedmcc.deployment.setup import create
     from fedmcc.deployment.setup.layout import OperatorFolder
 
     operator = OperatorFolder(folder.resolve())
     create.renew_certificate(operator, days)
-    _say_expiries(operator)
+    _show_expiry_dates(operator)
 
 
 @partial(command, group=federation)
 def status(folder: Folder) -> None:
-    """Show who is there, how far the run is and what was sent."""
+    """Show connected sites, the progress of the run, and bytes sent."""
     from rich import filesize
     from rich.table import Table
 
-    from fedmcc.deployment.server.status import status
+    from fedmcc.deployment.server.status import read_status
     from fedmcc.deployment.setup.layout import OperatorFolder
     from fedmcc.terminal import output
 
-    found = status(OperatorFolder(folder.resolve()))
+    current = read_status(OperatorFolder(folder.resolve()))
     table = Table("site", "state", "last seen (UTC)", "rounds", "received", "sent")
-    for site in found.sites:
+    for site in current.sites:
         sizes = (filesize.decimal(site.down), filesize.decimal(site.up))
         table.add_row(site.name, site.state, site.seen, str(site.rounds), *sizes)
     output.out.print(table)
-    state = "running" if found.running else "not running"
-    output.out.print(f"The server is {state}. {found.sentence}", highlight=False, soft_wrap=True)
+    state = "running" if current.running else "not running"
+    output.out.print(f"The server is {state}. {current.summary}", highlight=False, soft_wrap=True)
 
 
 @partial(command, group=federation)
 def stop(folder: Folder) -> None:
-    """Stop the server and all that it started."""
+    """Stop the server and all processes that it started."""
     from fedmcc.deployment.server.launch import stop
     from fedmcc.deployment.setup.layout import OperatorFolder
     from fedmcc.terminal import output
 
     stopped = stop(OperatorFolder(folder.resolve()))
-    output.say("Stopped; `fedmcc server start` goes on." if stopped else "Nothing was running.")
+    output.say("Stopped; resume with `fedmcc server start`." if stopped else "The server was not running.")
 
 
-def _say_expiries(operator: "OperatorFolder") -> None:
+def _show_site_folder(operator: "OperatorFolder", name: str) -> None:
+    from fedmcc.terminal import output
+
+    path = operator.site(name).path
+    output.say(f"For {name}: send {path} over a secure channel, since it contains a private key.")
+
+
+def _show_expiry_dates(operator: "OperatorFolder") -> None:
     from fedmcc.deployment.setup import create
     from fedmcc.terminal import output
 

@@ -1,4 +1,4 @@
-"""The command of a federation's server: server start."""
+"""The command that runs the server of a federation: server start."""
 
 from functools import partial
 from pathlib import Path
@@ -9,29 +9,37 @@ import typer
 from fedmcc.cli.app import app, command
 from fedmcc.cli.federation import Folder
 from fedmcc.cli.run import method_name
+from fedmcc.deployment.server.request import JoinPolicy, RunRequest
 
 if TYPE_CHECKING:
     from fedmcc.config import Config
-    from fedmcc.deployment.server.launch import RunRequest
     from fedmcc.deployment.setup.layout import OperatorFolder
 
 server = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run the server of a federation.")
 app.add_typer(server, name="server")
+
+DEFAULTS = JoinPolicy()
 
 
 @partial(command, group=server)
 def start(
     folder: Folder,
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A TOML file.")],
-    run: Annotated[Path | None, typer.Option(help="The run directory, new or begun [DIR/runs/…].")] = None,
-    min_sites: Annotated[int, typer.Option(help="Sites that a round can do with.")] = 1,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for all sites at the start.")] = 3600.0,
-    round_timeout: Annotated[float, typer.Option(help="Seconds that a site has for a round.")] = 3600.0,
-    proxy: Annotated[bool, typer.Option(help="Stand behind nginx; without it: this machine alone.")] = True,
+    run: Annotated[
+        Path | None, typer.Option(help="The run directory, new or to be resumed [DIR/runs/RECIPE-001].")
+    ] = None,
+    min_sites: Annotated[int, typer.Option(help="Sites that a round needs.")] = DEFAULTS.min_sites,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for all sites at the start.")] = DEFAULTS.wait,
+    round_timeout: Annotated[
+        float, typer.Option(help="Seconds that a site has for a round.")
+    ] = DEFAULTS.round_timeout,
+    proxy: Annotated[
+        bool, typer.Option(help="Run nginx in front of Flower; without it, sites must be on this machine.")
+    ] = True,
 ) -> None:
-    """Start the server and its run, or go on with it; Ctrl-C stops both."""
+    """Start the server and a run, or resume the run; Ctrl-C stops both."""
     from fedmcc import config
-    from fedmcc.deployment.server.launch import RunRequest, choose_run, refuse_impossible, resolve_resumed
+    from fedmcc.deployment.server.submit import check_request, choose_config, choose_run
     from fedmcc.deployment.setup import create
     from fedmcc.deployment.setup.layout import OperatorFolder
     from fedmcc.terminal import output
@@ -39,29 +47,31 @@ def start(
     operator = OperatorFolder(folder.resolve())
     chosen = choose_run(operator, recipe, run)
     if chosen.finished:
-        output.say(f"The run in {chosen.path} is complete: --run begins another.")
+        output.say(f"The run in {chosen.path} is complete: start another one with --run.")
         return
-    loaded = resolve_resumed(chosen, config.load(recipe))
-    order = RunRequest(config.dump(loaded), chosen.path, min_sites, wait, round_timeout)
-    refuse_impossible(order, operator.read_spec())
-    if complaint := create.expiry_warning(operator):
-        output.warn(complaint)
-    _serve(operator, loaded, order, proxy)
+    loaded = choose_config(chosen, config.load(recipe))
+    policy = JoinPolicy(min_sites=min_sites, wait=wait, round_timeout=round_timeout)
+    request = RunRequest(config.dump(loaded), chosen.path, policy)
+    check_request(request, operator.read_spec())
+    if warning := create.expiry_warning(operator):
+        output.warn(warning)
+    _serve(operator, loaded, request, proxy)
 
 
-def _serve(operator: "OperatorFolder", loaded: "Config", order: "RunRequest", proxied: bool) -> None:
+def _serve(operator: "OperatorFolder", loaded: "Config", request: RunRequest, proxied: bool) -> None:
     from fedmcc.deployment.flower import processes
-    from fedmcc.deployment.server import launch
+    from fedmcc.deployment.server import launch, submit
     from fedmcc.runs.directory import Run
     from fedmcc.runs.resolve import stages
     from fedmcc.terminal import output, progress
 
-    run, method = Run(order.run), method_name(loaded)
+    run, method = Run(request.run), method_name(loaded)
     rounds = {stage.name: stage.rounds for stage in stages(loaded)}
-    with processes.sigterm_as_interrupt(), launch.serving(operator, proxied) as ready:
-        output.say(ready.sentence)
-        number = launch.start(ready, order)
-        output.say(f"{method}: waiting for {', '.join(ready.nodes)}; the run is in {run.path}.")
-        scores = progress.watch(launch.follow(ready, run, number, rounds), launch.plan(run, rounds))
+    with processes.sigterm_as_interrupt(), launch.running_server(operator, proxied) as server:
+        output.say(server.description)
+        run_id = submit.submit(server, request)
+        output.say(f"{method}: waiting for {', '.join(server.nodes)}; the run is in {run.path}.")
+        events, plan = submit.follow(server, run, run_id, rounds), submit.plan(run, rounds)
+        scores = progress.watch(events, plan)
     output.show_scores(scores, method)
     output.say(f"The run is in {run.path}.")

@@ -22,19 +22,19 @@ def check(
     """Look at a site's images before it joins; nothing leaves the site."""
     from rich import filesize
 
-    from fedmcc.deployment.site.check import resolve_recipe, survey
+    from fedmcc.deployment.site.check import check_site, resolve_recipe
     from fedmcc.terminal import output
 
-    found = survey(resolve_recipe(data, recipe))
-    output.say(f"{len(found.images):,} images found, {len(found.images.skipped):,} files unreadable.")
-    if complaint := found.images.skipped_message():
+    report = check_site(resolve_recipe(data, recipe))
+    output.say(f"{len(report.images):,} images found, {len(report.images.skipped):,} files unreadable.")
+    if complaint := report.images.skipped_message():
         output.warn(complaint)
-    smallest, middle, largest = ("{} × {}".format(*size) for size in found.sizes[:3])
-    output.say(f"{smallest} to {largest} pixels, median {middle}; {filesize.decimal(found.sizes.bytes)}.")
-    for load in found.loads:
-        sent = filesize.decimal(load.sent)
-        output.say(f"A round of {load.stage}: about {load.seconds:,.0f} s here, {sent} each way.")
-    output.say(f"Memory while training: about {filesize.decimal(found.memory)}.")
+    smallest, middle, largest = ("{} × {}".format(*size) for size in report.sizes[:3])
+    output.say(f"{smallest} to {largest} pixels, median {middle}; {filesize.decimal(report.sizes.bytes)}.")
+    for cost in report.costs:
+        sent = filesize.decimal(cost.sent)
+        output.say(f"A round of {cost.stage}: about {cost.seconds:,.0f} s here, {sent} each way.")
+    output.say(f"Memory while training: about {filesize.decimal(report.memory)}.")
 
 
 @partial(command, group=site)

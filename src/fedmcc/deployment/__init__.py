@@ -1,1 +1,1 @@
-"""Real federations: `setup` creates one, `server` and `site` run the two sides, `flower` is the transport."""
+"""Federations across machines: `setup` creates one, `server` and `site` run it, `flower` is the transport."""

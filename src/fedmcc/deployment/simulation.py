@@ -1,6 +1,6 @@
-"""A run on Flower's simulation, which Ray spreads over a cluster: `fedmcc run --engine flower-simulation`.
+"""Runs on Flower's simulation, which Ray distributes over a cluster: `fedmcc run --engine flower-simulation`.
 
-On one machine the engines `embedded` and `pool` are faster; the bits are the same.
+On one machine the engines `embedded` and `pool` are faster; the results are bit-identical.
 """
 
 import shutil
@@ -17,62 +17,62 @@ import tomli_w
 from fedmcc.config import Config, dump
 from fedmcc.data.partition import resolve
 from fedmcc.deployment.flower import processes, programs
+from fedmcc.deployment.server.bundle import write_bundle
+from fedmcc.deployment.server.request import JoinPolicy, RunRequest
 from fedmcc.errors import InputError
 from fedmcc.runs.directory import Row, Run
 from fedmcc.runs.resolve import check
 
-GLANCE = 0.5  # seconds between two looks at the run directory
-UNBOUND = 30 * 86400.0  # seconds: nobody is late on this machine, only slow
-ASK = 10.0  # seconds between two questions to Flower, each of which starts a program
+POLL_SECONDS = 0.5  # between two reads of the metrics
+STATUS_SECONDS = 10.0  # between two requests for the status, each of which starts a program
+NO_TIMEOUT = 30 * 86400.0  # seconds: simulated sites are only slow, never lost
 
 
 def simulate(config: Config, path: Path) -> Iterator[Row]:
-    """Run to the end from wherever the run directory stands; yields each new row of metrics."""
+    """Run all rounds that the run directory does not have yet; yields each new row of metrics."""
     if find_spec("flwr") is None or find_spec("ray") is None:
         raise InputError("Flower's simulation is not installed: pip install 'fedmcc[simulation]'.")
-    from fedmcc.deployment.server.bundle import write_bundle
-
-    config = _here(config)
+    config = _with_local_images(config)
     check(config)
     clients, home = config.partition.clients, Path(tempfile.mkdtemp(prefix="fedmcc-flower-"))
     write_bundle(home / "bundle")
-    told = {"recipe": dump(config), "run": str(path.resolve()), "min-sites": clients}
-    told |= {"wait": UNBOUND, "round-timeout": UNBOUND}
-    (home / "run.toml").write_text(tomli_w.dumps(told))
+    policy = JoinPolicy(min_sites=clients, wait=NO_TIMEOUT, round_timeout=NO_TIMEOUT)
+    request = RunRequest(dump(config), path.resolve(), policy)
+    (home / "run.toml").write_text(tomli_w.dumps(request.run_config()))
     nodes = ("--federation-config", f"num-supernodes={clients} client-resources-num-cpus=1")
     try:
         with programs.local_superlink(home, "--simulation"):
-            line = programs.CommandLine(home)
-            number = line.run(home / "bundle", home / "run.toml", *nodes)
-            with processes.running(line.log_command(number), home, home / "run.log") as words:
-                yield from _watch(Run(path), line, number, words)
+            flower = programs.CommandLine(home)
+            run_id = flower.run(home / "bundle", home / "run.toml", *nodes)
+            with processes.running(flower.log_command(run_id), home, home / "run.log") as process:
+                yield from _follow(Run(path), flower, run_id, process)
     finally:
         processes.terminate_all(home)
     shutil.rmtree(home)
 
 
-def _here(config: Config) -> Config:
-    """All images are on this machine: it can score on them, and count clients where groups are clients."""
+def _with_local_images(config: Config) -> Config:
+    """The configuration for images on this machine: clients may be groups, and the server scores."""
     partition = config.partition
     if partition.name == "by_group":
         partition = resolve(partition, config.data.load())
     return replace(config, partition=partition, evaluation=replace(config.evaluation, at_server=True))
 
 
-def _watch(run: Run, line: programs.CommandLine, number: str, words: Popen[bytes]) -> Iterator[Row]:
-    """The rows as they come; Flower is asked how the run does once it says nothing more."""
+def _follow(run: Run, flower: programs.CommandLine, run_id: str, process: Popen[bytes]) -> Iterator[Row]:
+    """Yield new rows until the run is finished; raises FlowerError if it ended before that."""
     seen, asked = len(run.committed_rows()), 0.0
     while True:
-        over = run.finished
+        finished = run.finished
         rows = run.rows()
         yield from rows[seen:]
         seen = max(seen, len(rows))
-        if over:
+        if finished:
             return
-        if words.poll() is not None and time.monotonic() - asked > ASK:
+        if process.poll() is not None and time.monotonic() - asked > STATUS_SECONDS:
             asked = time.monotonic()
-            if (now := line.status(number)).startswith("finished") and not run.finished:
+            if (status := flower.status(run_id)).startswith("finished") and not run.finished:
                 raise programs.FlowerError(
-                    f"the simulation ended early ({now}): {line.home}/run.log says why"
+                    f"The simulation ended early ({status}): see {flower.home}/run.log"
                 )
-        time.sleep(GLANCE)
+        time.sleep(POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Who may take part: greetings, and sentences for those that do not fit."""
+"""Which sites may join, and the reasons that rejected ones are sent."""
 
 import time
 from importlib.metadata import version
@@ -7,116 +7,126 @@ import pytest
 
 from fedmcc.deployment.messages import Greeting
 from fedmcc.deployment.server import membership
-from fedmcc.deployment.server.membership import Common, JoinPolicy, Membership
+from fedmcc.deployment.server.membership import Membership, Requirements
+from fedmcc.deployment.server.request import JoinPolicy
 from fedmcc.errors import InputError
 
 
-def _roster(federation, **terms):
-    known = JoinPolicy(names=("a", "b", "c"), least=2, wait=0.3, again=0.0)._replace(**terms)
-    return Membership(federation.grid, Greeting(federation.recipe), known)
+def _membership(federation, **options):
+    policy = JoinPolicy(names=("a", "b", "c"), min_sites=2, wait=0.3, retry_seconds=0.0)._replace(**options)
+    return Membership(federation.grid, Greeting(federation.recipe), policy)
 
 
-def _told(federation, node):
-    """What the server has told a node."""
+def _reasons(federation, node):
+    """The reasons that the server has sent to a rejected node."""
     sent = [m for m in federation.grid.sent if m.metadata.dst_node_id == node]
     return [m.content["facts"]["text"] for m in sent if m.metadata.message_type == "query.refused"]
 
 
-def test_sites_are_known_by_their_names(three):
+def test_members_are_listed_by_name(three):
     federation = three()
-    gathered = _roster(federation)
+    gathered = _membership(federation)
     gathered.gather()
     assert {name: member.node for name, member in gathered.members.items()} == {"a": 11, "b": 12, "c": 10}
     assert gathered.members["b"].hello.samples == 30
 
 
-def test_whoever_is_there_makes_the_federation_where_no_names_are_given(three):
+def test_without_names_the_connected_sites_are_the_federation(three):
     federation = three()
-    gathered = _roster(federation, names=())
+    gathered = _membership(federation, names=())
     gathered.gather()
     assert gathered.names == ("a", "b", "c")
     federation.grid.nodes[20] = federation.node("a") | {"client": "late"}
-    gathered._next_look = 0.0
-    gathered.look(), gathered.look()
-    assert "late is no site of this federation" in _told(federation, 20)[0]
+    gathered._next_node_list = 0.0
+    gathered.update(), gathered.update()
+    assert "The federation has no site late" in _reasons(federation, 20)[0]
 
 
-def test_a_site_of_another_version_is_turned_away_on_both_sides(three, monkeypatch, caplog):
+def test_a_site_of_another_version_is_rejected_in_both_logs(three, monkeypatch, caplog):
     federation = three()
     monkeypatch.setattr(membership, "version", lambda name: "9.9")
-    with pytest.raises(InputError, match=r"0 sites are there and 2 are needed: missing a, b, c\."):
-        _roster(federation).gather()
+    with pytest.raises(InputError, match=r"0 sites are connected, but 2 are needed: missing a, b, c\."):
+        _membership(federation).gather()
     sentence = (
         f"Site a has fedmcc {version('fedmcc')} and the server 9.9: install the same version everywhere."
     )
-    assert f"Turned away: {sentence}" in caplog.text
-    assert f"The server turned this site away: {sentence}" in caplog.text
-    assert sentence in _told(federation, 11)
+    assert f"Rejected: {sentence}" in caplog.text
+    assert f"The server rejected this site: {sentence}" in caplog.text
+    assert sentence in _reasons(federation, 11)
 
 
-def test_a_second_site_of_the_same_name_is_turned_away(three):
+def test_a_node_with_the_key_of_another_site_is_rejected(three):
+    federation = three()  # a is node 11, b 12, c 10
+    gathered = _membership(federation, names=("b", "c"), nodes=(("b", 12), ("c", 11)))
+    with pytest.raises(InputError, match="1 sites are connected, but 2 are needed: missing c"):
+        gathered.gather()
+    assert [member.node for member in gathered.members.values()] == [12]
+    assert "does not have the key of site c" in _reasons(federation, 10)[0]
+
+
+def test_a_second_site_of_the_same_name_is_rejected(three):
     federation = three()
     federation.grid.nodes[20] = federation.node("a")
-    gathered = _roster(federation, names=())
+    gathered = _membership(federation, names=())
     gathered.gather()
     assert gathered.members["a"].node == 11
-    assert "There is a site a already" in _told(federation, 20)[0]
+    assert "A site a is connected already" in _reasons(federation, 20)[0]
 
 
-def test_a_name_is_free_again_when_its_site_is_gone(three):
+def test_a_name_is_free_again_when_its_site_disconnects(three):
     federation = three()
-    gathered = _roster(federation)
+    gathered = _membership(federation)
     gathered.gather()
     federation.grid.nodes[20] = federation.grid.nodes.pop(11)
     until = time.monotonic() + 60
     while gathered.members.get("a", (None,))[0] != 20 and time.monotonic() < until:
-        gathered._next_look = 0.0
-        gathered.look()
+        gathered._next_node_list = 0.0
+        gathered.update()
     assert gathered.members["a"].node == 20
 
 
 @pytest.mark.parametrize(
-    ("common", "sentence"),
+    ("requirements", "sentence"),
     [
-        (Common(3, ""), "The images of site a have 1 channels and those of the federation 3"),
-        (Common(1, "another"), "Site a would train another network"),
+        (Requirements(3, ""), "The images of site a have 1 channels, but the federation uses 3"),
+        (Requirements(1, "another"), "Site a would train a different network"),
     ],
 )
-def test_a_site_that_does_not_fit_the_others_is_turned_away(three, common, sentence):
+def test_a_site_that_does_not_match_the_others_is_rejected(three, requirements, sentence):
     federation = three()
-    gathered = _roster(federation)
+    gathered = _membership(federation)
     gathered.gather()
-    with pytest.raises(InputError, match="0 sites are there and 2 are needed"):
-        gathered.agree(common)
-    assert sentence in _told(federation, 11)[0]
+    with pytest.raises(InputError, match="0 sites are connected, but 2 are needed"):
+        gathered.require(requirements)
+    assert sentence in _reasons(federation, 11)[0]
 
 
-def test_a_site_whose_images_cannot_be_read_says_so_in_its_own_log_alone(three, caplog):
+def test_paths_of_images_that_cannot_be_read_stay_in_the_log_of_the_site(three, caplog):
     federation = three()
     federation.grid.nodes[11]["data"] = "/nowhere/patients"
-    _roster(federation).gather()
-    own = [record.message for record in caplog.records if record.name == "fedmcc.deployment.app"]
-    told = [record.message for record in caplog.records if record.name != "fedmcc.deployment.app"]
+    _membership(federation).gather()
+    own = [record.message for record in caplog.records if record.name == "fedmcc.deployment.site.app"]
+    sent = [record.message for record in caplog.records if record.name != "fedmcc.deployment.site.app"]
     assert any("/nowhere/patients" in line for line in own)
-    assert not any("/nowhere/patients" in line for line in told)
-    assert "A site cannot take part: it failed; its own log says why." in told
+    assert not any("/nowhere/patients" in line for line in sent)
+    assert "A site cannot join: it failed (see its log)." in sent
 
 
 def test_images_of_different_sizes_need_a_size_in_the_recipe(three):
     federation = three()
-    gathered = _roster(federation)
+    gathered = _membership(federation)
     gathered.gather()
-    assert gathered.common_size() == 8
+    assert gathered.image_size() == 8
     member = gathered.members["b"]
     gathered.members["b"] = member._replace(hello=member.hello._replace(size=9))
     with pytest.raises(InputError, match=r"a 8, b 9, c 8 pixels.*set views\.size"):
-        gathered.common_size()
+        gathered.image_size()
 
 
-def test_most_sites_decide_on_channels(three):
+def test_the_majority_of_sites_decides_on_channels(three):
     federation = three()
-    gathered = _roster(federation)
+    gathered = _membership(federation)
     gathered.gather()
     member = gathered.members["a"]
     gathered.members["a"] = member._replace(hello=member.hello._replace(channels=3))
-    assert gathered.usual_channels() == 1
+    assert gathered.majority_channels() == 1

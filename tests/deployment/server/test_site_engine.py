@@ -1,4 +1,4 @@
-"""Rounds over an in-process grid: the bits of the embedded engine, and what sites may do wrong."""
+"""Rounds over a grid inside this process: bit-identical to the embedded engine, and faults of sites."""
 
 import json
 import time
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.slow  # whole runs or processes
 
 SMALL = {"hidden": 8, "projections": 4}
 FEDMCC = {"name": "fedmcc", "rounds": 1, "epochs": 1, "clustering_rounds": 3, "clustering_epochs": 1, **SMALL}
-OWN = ("seconds", "sites", "waiting", "transport", "training", "reasons")
+SITES_ONLY = ("seconds", "sites", "waiting", "transport", "training", "reasons")
 
 
 def _rows(run):
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key not in OWN} for row in rows]
+    return [{key: value for key, value in row.items() if key not in SITES_ONLY} for row in rows]
 
 
 def _outcome(run):
@@ -34,7 +34,7 @@ def _last_row(run):
 
 
 @pytest.mark.parametrize("method", ["fedmcc", "fedmcc-plus", "fedema"])
-def test_the_grid_gives_the_bits_of_the_embedded_engine(method, three, tmp_path):
+def test_the_grid_is_bit_identical_to_the_embedded_engine(method, three, tmp_path):
     federation = three(method)
     expected = _outcome(federation.embedded())
     for _ in federation.serve():
@@ -42,7 +42,7 @@ def test_the_grid_gives_the_bits_of_the_embedded_engine(method, three, tmp_path)
     assert _outcome(tmp_path / "run") == expected
 
 
-def test_half_precision_and_drawn_sites_make_no_difference_either(three, tmp_path):
+def test_half_precision_and_drawn_sites_are_bit_identical_too(three, tmp_path):
     federation = three(federation={"half": True, "count": 2})
     expected = _outcome(federation.embedded())
     for _ in federation.serve():
@@ -50,22 +50,22 @@ def test_half_precision_and_drawn_sites_make_no_difference_either(three, tmp_pat
     assert _outcome(tmp_path / "run") == expected
 
 
-def test_a_server_that_stops_after_any_round_resumes_to_the_same_bits(three, tmp_path):
+def test_a_server_that_stops_after_any_round_resumes_bit_identically(three, tmp_path):
     federation = three("fedmcc")
     expected = _outcome(federation.embedded())
-    for _ in range(3):  # a round each, and another that is under way when it stops
+    for _ in range(3):  # one round each, and another that is interrupted
         list(islice(federation.serve(), 1))
     for _ in federation.serve():
         pass
     assert _outcome(tmp_path / "run") == expected
 
 
-def test_work_that_was_never_averaged_is_undone(three, tmp_path):
+def test_updates_that_were_not_averaged_do_not_change_the_result(three, tmp_path):
     federation = three()
     expected = _outcome(federation.embedded())
     rounds = federation.serve()
     next(rounds)
-    federation.grid.spoil = _raise_interrupt_after(3)  # all sites have done round 2, the server has not
+    federation.grid.spoil = _raise_interrupt_after(3)  # all sites have finished round 2, the server has not
     with pytest.raises(KeyboardInterrupt):
         next(rounds)
     federation.grid.spoil = lambda message, reply: reply
@@ -108,7 +108,7 @@ def test_the_reason_for_dropping_out_is_in_the_metrics(three, tmp_path):
     assert row["sites"] == {"0": "a", "1": "b", "2": "c"}
 
 
-def test_a_site_that_was_cut_off_introduces_itself_before_it_is_asked_again(three, tmp_path):
+def test_a_site_that_lost_its_connection_is_greeted_before_its_next_task(three, tmp_path):
     federation, greeted = three(), []
     federation.options |= {"min-sites": 3, "wait": 60.0}
     trouble = {
@@ -123,7 +123,7 @@ def test_a_site_that_was_cut_off_introduces_itself_before_it_is_asked_again(thre
 
 
 def _at_site(federation, name, trouble):
-    """Replies of one site changed by (message type, how many of them there were)."""
+    """Change replies of one site, by message type and its count."""
     node = next(node for node, config in federation.grid.nodes.items() if config["client"] == name)
     counts = {}
 
@@ -137,7 +137,7 @@ def _at_site(federation, name, trouble):
     return spoil
 
 
-def test_a_hostile_update_is_refused_with_its_reason(three, tmp_path):
+def test_a_manipulated_update_is_refused_with_its_reason(three, tmp_path):
     federation = three()
 
     def garbled(message, reply):
@@ -157,10 +157,10 @@ def test_a_hostile_update_is_refused_with_its_reason(three, tmp_path):
     assert reasons[1] == [{"client": 2, "reason": "It has 'evil', which is not shared."}]
 
 
-def test_a_silent_site_is_left_out_until_its_late_answer_came(three, tmp_path, monkeypatch):
+def test_a_site_that_does_not_reply_gets_no_task_until_its_late_reply(three, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "fedmcc.deployment.server.site_engine.LATE", 1000
-    )  # its task does not lapse, however slow this is
+        "fedmcc.deployment.server.site_engine.TASK_TIMEOUTS", 1000
+    )  # the task does not expire, however slow this machine is
     federation, held = three(), []
     federation.options["round-timeout"] = 0.3
     federation.grid.spoil = _at_site(
@@ -168,7 +168,7 @@ def test_a_silent_site_is_left_out_until_its_late_answer_came(three, tmp_path, m
     )
     rounds = federation.serve()
     next(rounds)
-    next(rounds)  # it was not even asked
+    next(rounds)  # no task was sent to it
     held_for = next(
         name for name, m in enumerate(federation.grid.sent, 1) if m.metadata.message_type == "train"
     )
@@ -178,41 +178,44 @@ def test_a_silent_site_is_left_out_until_its_late_answer_came(three, tmp_path, m
     assert reasons == [[0], [0], []]
 
 
-def test_a_site_that_is_away_comes_back_under_its_name(three, tmp_path):
+def test_a_site_that_reconnects_keeps_its_name_and_number(three, tmp_path):
     federation = three()
     rounds = federation.serve()
     next(rounds)
     federation.grid.away = {10}  # site c
-    _look_again()
+    _wait_for_node_list()
     next(rounds)
     federation.grid.away = set()
     federation.grid.nodes[99] = federation.grid.nodes.pop(
         10
     )  # without a key a restarted node has a new number
-    _look_again()
+    _wait_for_node_list()
     next(rounds)
     assert [row["participants"] for row in _rows(tmp_path / "run")] == [[0, 1, 2], [0, 1], [0, 1, 2]]
 
 
-def _look_again():
-    """Long enough for the server to look at who is there once more."""
+def _wait_for_node_list():
+    """Wait until the server requests the list of nodes again."""
     time.sleep(1.1)
 
 
-def test_a_site_that_lost_its_disk_is_sent_everything_again(three, tmp_path, caplog):
+def test_a_site_that_lost_its_state_is_sent_the_whole_network_again(three, tmp_path, caplog):
     federation = three("fedmcc", method=FEDMCC)
     rounds = federation.serve()
-    next(rounds), next(rounds)  # from here on the encoder is frozen and does not travel
+    next(rounds), next(rounds)  # from here on the encoder is frozen and not sent
     for path in (tmp_path / "a").rglob("*.safetensors"):
         path.unlink()
     next(rounds), next(rounds)
     second, third, fourth = _rows(tmp_path / "run")[1:]
     assert (second["dropped"], third["dropped"], fourth["participants"]) == ([], [0], [0, 1, 2])
-    assert "Site a drops out of clustering, round 2: It has lost what it remembered" in caplog.text
+    assert (
+        "Site a drops out of clustering, round 2: The site has lost its state after clustering, round 1"
+        in caplog.text
+    )
     assert fourth["bytes"]["0"] == second["bytes"]["0"] != fourth["bytes"]["1"]
 
 
-def test_without_images_the_server_has_losses_and_no_scores(three, tmp_path):
+def test_a_server_without_images_records_losses_and_no_scores(three, tmp_path):
     federation = three(evaluation={"at_server": False})
     for _ in federation.serve():
         pass
@@ -233,7 +236,7 @@ def test_the_model_does_not_depend_on_scores_at_the_server(three, tmp_path):
     assert models[0] == models[1]
 
 
-def test_sites_forget_a_finished_run_when_the_next_begins(three, tmp_path):
+def test_sites_delete_the_state_of_a_finished_run_when_the_next_starts(three, tmp_path):
     federation = three()
     for _ in federation.serve("first"):
         pass
@@ -249,10 +252,10 @@ def test_the_seconds_of_a_round_are_accounted_for(three, tmp_path):
     parts = [row[key] for key in ("waiting", "transport", "training")]
     assert min(parts) >= 0
     assert row["training"] > 0
-    assert row["seconds"] / 2 < sum(parts) <= row["seconds"]  # the rest is the server's own work
+    assert row["seconds"] / 2 < sum(parts) <= row["seconds"]  # the rest is work of the server
 
 
-def test_a_round_that_nobody_answers_fails_and_keeps_the_run(three, tmp_path):
+def test_a_round_without_any_reply_fails_and_keeps_the_run(three, tmp_path):
     federation = three()
     rounds = federation.serve()
     next(rounds)
@@ -262,8 +265,8 @@ def test_a_round_that_nobody_answers_fails_and_keeps_the_run(three, tmp_path):
     assert len(_rows(tmp_path / "run")) == 1
 
 
-def test_a_run_begun_in_one_process_cannot_go_on_with_sites(three):
+def test_a_run_started_in_one_process_cannot_be_resumed_with_sites(three):
     federation = three()
     federation.embedded()
-    with pytest.raises(InputError, match="was begun without sites"):
+    with pytest.raises(InputError, match="was started without sites"):
         next(federation.serve("embedded"))

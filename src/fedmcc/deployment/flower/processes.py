@@ -27,7 +27,6 @@ FLOWER_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 TERMINATION_SECONDS = 10.0  # between SIGTERM and SIGKILL
-MAX_LOG_BYTES = 10 * 2**20
 PR_SET_PDEATHSIG = 1  # an option of prctl(2)
 
 
@@ -57,12 +56,6 @@ def running(argv: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.P
         yield process
     finally:
         terminate(process)
-
-
-def rotate_log(log: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
-    """Rename a log that is larger than this, so that a new one is started; one old log is kept."""
-    if log.exists() and log.stat().st_size > max_bytes:
-        log.replace(log.with_suffix(".old.log"))
 
 
 def terminate(process: subprocess.Popen[bytes]) -> None:

@@ -1,31 +1,20 @@
-"""The app bundle that `flwr run` submits: where the apps are and which options they take."""
+"""The app bundle that `flwr run` submits: the addresses of the two apps and the options of a run."""
 
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 
-from fedmcc.deployment.server.membership import JoinPolicy
-
-DEFAULTS: dict[str, Any] = {  # of run_config: every key there is
-    "recipe": "",
-    "run": "",
-    "sites": "",
-    "nodes": "",
-    "min-sites": JoinPolicy().least,
-    "round-timeout": JoinPolicy().timeout,
-    "wait": JoinPolicy().wait,
-}
+from fedmcc.deployment.server.request import DEFAULTS
 
 
 def write_bundle(folder: Path) -> None:
-    """What `flwr run` takes: no code, since fedmcc is installed everywhere."""
+    """Write the bundle; it contains no code, since fedmcc is installed on every machine."""
     app = {
         "publisher": "fedmcc",
         "components": {
-            "serverapp": "fedmcc.deployment.app:server_app",
-            "clientapp": "fedmcc.deployment.app:client_app",
+            "serverapp": "fedmcc.deployment.server.app:server_app",
+            "clientapp": "fedmcc.deployment.site.app:client_app",
         },
         "config": DEFAULTS,
     }

@@ -1,11 +1,11 @@
-"""The server of a real federation: it gathers the sites and runs the same experiment as any other engine.
+"""Runs the experiment of a federation: waits for the sites, agrees with them on a configuration, trains.
 
-It holds no images; with `evaluation.at_server` it scores on those of [data], which it then must hold.
+The server has no images, except those of [data] if `evaluation.at_server` is set: it then scores on them.
 """
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,8 +16,9 @@ from flwr.serverapp import Grid
 from fedmcc.config import Config, dump, load, parse_text
 from fedmcc.data.base import ImageSet
 from fedmcc.deployment.messages import Greeting
-from fedmcc.deployment.server.membership import Common, JoinPolicy, Membership
-from fedmcc.deployment.server.site_engine import Charter, SiteEngine
+from fedmcc.deployment.server.membership import Membership, Requirements
+from fedmcc.deployment.server.request import RunRequest
+from fedmcc.deployment.server.site_engine import SiteEngine, TaskHeader
 from fedmcc.errors import InputError
 from fedmcc.runs.build import Experiment, build_network, fingerprint, scorer_of
 from fedmcc.runs.directory import Run, load_run
@@ -26,84 +27,77 @@ from fedmcc.runs.resolve import check, count_classes, resolve
 from fedmcc.training.torch_setup import set_up_torch
 
 
-@dataclass(frozen=True)
-class Service:
-    """What a server is started with."""
-
-    recipe: str  # TOML
-    run: Path  # the run directory: begun if it is new, else gone on with
-    terms: JoinPolicy
-
-
-def serve(grid: Grid, service: Service) -> Iterator[Scored | Finished]:
-    """Gather the sites and run all rounds that are left."""
-    experiment, run = prepare(grid, service)
+def serve(grid: Grid, request: RunRequest) -> Iterator[Scored | Finished]:
+    """Wait for the sites and run all remaining rounds."""
+    experiment, run = prepare(grid, request)
     for event in steps(experiment, run):
         if isinstance(event, Scored | Finished):
             yield event
 
 
-def prepare(grid: Grid, service: Service) -> tuple[Experiment, Run]:
-    """The experiment with the sites that came, and its run directory."""
-    run = load_run(service.run) if (service.run / "config.toml").exists() else None
-    config = load(run.config_file) if run else parse_text(service.recipe)
-    known = _known(run) if run else {}
+def prepare(grid: Grid, request: RunRequest) -> tuple[Experiment, Run]:
+    """Wait for the sites, build the experiment with them, and create its run directory if it is new."""
+    run = load_run(request.run) if (request.run / "config.toml").exists() else None
+    config = load(run.config_file) if run else parse_text(request.recipe)
+    stored = _stored_sites(run) if run else {}
     scored = config.data.load() if config.evaluation.at_server else None
     config = _with_clusters(config, scored)
-    greeting = Greeting(dump(config), _finished_beside(service.run))
-    roster = Membership(grid, greeting, service.terms._replace(names=known.get("sites", service.terms.names)))
-    roster.gather()
-    channels = known.get("channels") or (scored.images.shape[1] if scored else roster.usual_channels())
-    images = _no_images(config, roster, channels)
-    config = _resolve(config, images, len(roster.names))
+    policy = request.policy._replace(names=stored.get("sites", request.policy.names))
+    sites = Membership(grid, Greeting(dump(config), _finished_runs(request.run.resolve().parent)), policy)
+    sites.gather()
+    channels = stored.get("channels") or (scored.images.shape[1] if scored else sites.majority_channels())
+    images = _empty_images(config, sites, channels)
+    config = _resolve(config, images, len(sites.names))
     net = build_network(config, channels)
-    charter = Charter(known.get("id", uuid4().hex), dump(config), fingerprint(net, config))
-    roster.agree(Common(channels, charter.fingerprint))
-    engine = SiteEngine(roster, charter, config.training.batch_size)
+    header = TaskHeader(stored.get("id", uuid4().hex), dump(config), fingerprint(net, config))
+    sites.require(Requirements(channels, header.fingerprint))
+    engine = SiteEngine(sites, header, config.training.batch_size)
     experiment = Experiment(config, images, [], scorer_of(config, scored) if scored else None, net, engine)
-    run = run or start_run(experiment, service.run)
-    if not known:
-        run.write_json(run.sites_file.name, {"id": charter.run, "sites": roster.names, "channels": channels})
+    run = run or start_run(experiment, request.run)
+    if not stored:
+        run.write_json(run.sites_file.name, {"id": header.run, "sites": sites.names, "channels": channels})
     return experiment, run
 
 
-def _known(run: Run) -> dict[str, Any]:
-    """What the run wrote about its sites; nothing when it was killed before."""
-    known = run.read_json(run.sites_file.name)
-    if not known and run.read_json("resume/progress.json"):
+def _stored_sites(run: Run) -> dict[str, Any]:
+    """The content of sites.json; empty if the run was killed before it was written."""
+    stored = run.read_json(run.sites_file.name)
+    if not stored and run.read_json("resume/progress.json"):
         raise InputError(
-            f"{run.path} was begun without sites: go on with `fedmcc resume`, or choose another."
+            f"{run.path} was started without sites: resume it with `fedmcc resume`, or choose another run."
         )
-    return known
+    return stored
 
 
-def _finished_beside(path: Path) -> tuple[str, ...]:
-    """The finished runs of real federations in the same folder, by the names that sites know."""
-    found = []
-    for run in (Run(file.parent) for file in sorted(path.resolve().parent.glob("*/sites.json"))):
-        with suppress(InputError):  # a damaged one is no concern of this run
-            found += [str(run.read_json(run.sites_file.name).get("id"))] if run.finished else []
-    return tuple(found)
+def _finished_runs(folder: Path) -> tuple[str, ...]:
+    """The ids of the finished runs in a folder that were trained with sites."""
+    ids = []
+    for run in (Run(file.parent) for file in sorted(folder.glob("*/sites.json"))):
+        with suppress(InputError):  # a damaged run does not affect this one
+            ids += [str(run.read_json(run.sites_file.name).get("id"))] if run.finished else []
+    return tuple(ids)
 
 
 def _with_clusters(config: Config, scored: ImageSet | None) -> Config:
     if config.general.clusters is not None:
         return config
     if scored is None:
-        raise InputError("The server has no images whose classes it could count: set clusters in the recipe.")
+        raise InputError(
+            "The server has no labels from which to count the clusters: set clusters in the recipe."
+        )
     return replace(config, general=replace(config.general, clusters=count_classes(scored)))
 
 
-def _no_images(config: Config, roster: Membership, channels: int) -> ImageSet:
-    """A set without a row that says what the sites' images look like."""
-    size = config.views.size or roster.common_size()
+def _empty_images(config: Config, sites: Membership, channels: int) -> ImageSet:
+    """A set of no images with the channels and the size of the sites' images."""
+    size = config.views.size or sites.image_size()
     return ImageSet(np.empty((0, channels, size, size), np.uint8))
 
 
 def _resolve(config: Config, images: ImageSet, sites: int) -> Config:
-    """Complete but for device, threads and precision, which each machine finds out for itself."""
-    sharing = replace(config.partition, clients=sites)
-    resolved = resolve(replace(config, partition=sharing), images)
+    """Complete the configuration, except for device, threads and precision, which each machine resolves."""
+    partition = replace(config.partition, clients=sites)
+    resolved = resolve(replace(config, partition=partition), images)
     set_up_torch(resolved.general.thread_count)
     general = replace(resolved.general, device=config.general.device, threads=config.general.threads)
     check(resolved)

@@ -1,4 +1,4 @@
-"""Which sites are there, by name: newcomers are greeted, and turned away in a sentence if they do not fit."""
+"""Tracks which sites are connected: greets new ones, and rejects those that do not match the federation."""
 
 import logging
 import time
@@ -12,103 +12,85 @@ from flwr.serverapp import Grid
 
 from fedmcc.deployment.flower.records import Failure, UnreadableError, pack_greeting, pack_text, unpack_hello
 from fedmcc.deployment.messages import Greeting, Hello
+from fedmcc.deployment.server.request import JoinPolicy
 from fedmcc.errors import InputError
 
 log = logging.getLogger(__name__)
 
-POLL = 0.1  # seconds between two looks for replies
-GREETED_FOR = 300.0  # seconds in which a greeting must be answered
-
-
-class JoinPolicy(NamedTuple):
-    """Whom a server waits for, and how long."""
-
-    names: tuple[str, ...] = ()  # the sites of the federation; none: whoever is there at the start
-    least: int = 1  # sites that it needs
-    wait: float = 300.0  # seconds for sites to come
-    timeout: float = 3600.0  # seconds for a round
-    again: float = 60.0  # seconds until a site that was turned away is greeted again
-    nodes: tuple[tuple[str, int], ...] = ()  # the node that has each site's key; none: names are believed
+POLL_SECONDS = 0.1  # between two checks for replies
+NODE_LIST_SECONDS = 1.0  # between two requests for the list of connected nodes, at most
+GREETING_SECONDS = 300.0  # in which a site must answer a greeting
 
 
 class Member(NamedTuple):
-    """A site that takes part, and the node that it is to Flower."""
+    """A connected site and its node id in Flower."""
 
     node: int
     hello: Hello
 
 
-class Common(NamedTuple):
-    """What all sites must have in common."""
+class Requirements(NamedTuple):
+    """Properties that all sites must share."""
 
     channels: int
     fingerprint: str
 
 
 class Membership:
-    """The sites that are there now."""
+    """The sites that are connected now, by name."""
 
-    def __init__(self, grid: Grid, greeting: Greeting, terms: JoinPolicy) -> None:
-        self.grid, self.greeting, self.terms = grid, greeting, terms
-        self.names = tuple(sorted(terms.names))
+    def __init__(self, grid: Grid, greeting: Greeting, policy: JoinPolicy) -> None:
+        self.grid, self.greeting, self.policy = grid, greeting, policy
+        self.names = tuple(sorted(policy.names))
         self.members: dict[str, Member] = {}
-        self.common: Common | None = None
-        self._greeted: dict[str, int] = {}  # nodes by the message that greets them
-        self._not_before: dict[int, float] = {}  # when a node may be greeted again
-        self._next_look = 0.0
+        self.requirements: Requirements | None = None
+        self._greeted: dict[str, int] = {}  # the node of each greeting that is not answered yet
+        self._greet_after: dict[int, float] = {}  # when each node may be greeted again
+        self._next_node_list = 0.0
 
     def gather(self) -> None:
-        """Wait until all are there, or the time is up and there are enough."""
-        until = time.monotonic() + self.terms.wait
+        """Wait until all sites are connected or the time is up; raises InputError if there are too few."""
+        until = time.monotonic() + self.policy.wait
         while not self._complete() and time.monotonic() < until:
-            self.look()
-            time.sleep(POLL)
+            self.update()
+            time.sleep(POLL_SECONDS)
         self.names = self.names or tuple(sorted(self.members))
-        self.refuse_too_few()
+        self._check_count()
 
-    def refuse_too_few(self) -> None:
-        """Without enough sites there is no federation."""
-        if len(self.members) < self.terms.least:
-            missing = [name for name in self.names if name not in self.members]
-            raise InputError(
-                f"{len(self.members)} sites are there and {self.terms.least} are needed"
-                f"{': missing ' + ', '.join(missing) if missing else ''}. Start them, or lower min-sites."
-            )
-
-    def agree(self, common: Common) -> None:
-        """From now on all sites must have this in common; those that have not are turned away."""
-        self.common = common
+    def require(self, requirements: Requirements) -> None:
+        """Reject present and future sites without these properties; raises InputError if too few remain."""
+        self.requirements = requirements
         for name, member in list(self.members.items()):
-            if sentence := self._misfit(member.hello):
+            if reason := self._mismatch(member.hello):
                 del self.members[name]
-                self._turn_away(member.node, sentence)
-        self.refuse_too_few()
+                self._reject(member.node, reason)
+        self._check_count()
 
-    def look(self) -> None:
-        """See who came and who left, and hear those that were greeted; waits for nobody."""
-        if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + min(1.0, self.terms.again)
-            self._see(set(self.grid.get_node_ids()))
+    def update(self) -> None:
+        """Greet new nodes, remove disconnected ones and read replies that have arrived, without waiting."""
+        if time.monotonic() >= self._next_node_list:
+            self._next_node_list = time.monotonic() + min(NODE_LIST_SECONDS, self.policy.retry_seconds)
+            self._update_nodes(set(self.grid.get_node_ids()))
         for node, reply in self._replies():
-            self._hear(node, reply)
+            self._receive(node, reply)
 
-    def lose(self, name: str) -> None:
-        """A site that was cut off has to introduce itself again: Flower may list its node for a while."""
+    def remove(self, name: str) -> None:
+        """Remove a site that lost its connection; it is greeted again even if Flower still lists its node."""
         if (member := self.members.pop(name, None)) is not None:
-            log.warning("Site %s is gone.", name)
-            self._not_before.pop(member.node, None)
+            log.warning("Site %s disconnected.", name)
+            self._greet_after.pop(member.node, None)
 
-    def usual_channels(self) -> int:
-        """The channels of most sites' images; of equals, those of the first name."""
+    def majority_channels(self) -> int:
+        """The number of channels that most sites have; on a tie, that of the site whose name sorts first."""
         return Counter(hello.channels for hello in self._hellos()).most_common(1)[0][0]
 
-    def common_size(self) -> int:
-        """The size of all sites' images, refused where they differ."""
+    def image_size(self) -> int:
+        """The size of all sites' images; raises InputError if they differ."""
         sizes = {hello.name: hello.size for hello in self._hellos()}
         if len(set(sizes.values())) > 1:
-            told = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
             raise InputError(
-                f"The sites' images differ in size ({told} pixels): set views.size in the recipe."
+                f"The sites' images differ in size ({listed} pixels): set views.size in the recipe."
             )
         return next(iter(sizes.values()))
 
@@ -118,86 +100,95 @@ class Membership:
     def _complete(self) -> bool:
         if self.names:
             return all(name in self.members for name in self.names)
-        return len(self.members) >= self.terms.least and not self._greeted
+        return len(self.members) >= self.policy.min_sites and not self._greeted
 
-    def _see(self, online: set[int]) -> None:
+    def _check_count(self) -> None:
+        if len(self.members) < self.policy.min_sites:
+            missing = [name for name in self.names if name not in self.members]
+            raise InputError(
+                f"{len(self.members)} sites are connected, but {self.policy.min_sites} are needed"
+                f"{': missing ' + ', '.join(missing) if missing else ''}. Start them, or lower min-sites."
+            )
+
+    def _update_nodes(self, online: set[int]) -> None:
         for name in [name for name, member in self.members.items() if member.node not in online]:
-            self.lose(name)
-        now, busy = time.monotonic(), set(self._greeted.values())
-        for node in sorted(online - busy):
-            if now >= self._not_before.get(node, 0.0):
+            self.remove(name)
+        now, pending = time.monotonic(), set(self._greeted.values())
+        for node in sorted(online - pending):
+            if now >= self._greet_after.get(node, 0.0):
                 self._greet(node)
 
     def _greet(self, node: int) -> None:
-        self._not_before[node] = time.monotonic() + self.terms.again
+        self._greet_after[node] = time.monotonic() + self.policy.retry_seconds
         (sent,) = self.grid.push_messages(
-            [Message(pack_greeting(self.greeting), node, "query.hello", ttl=GREETED_FOR)]
+            [Message(pack_greeting(self.greeting), node, "query.hello", ttl=GREETING_SECONDS)]
         )
         if sent:
             self._greeted[sent] = node
 
     def _replies(self) -> Iterator[tuple[int, Message | None]]:
         for sent in list(self._greeted):
-            for reply in pulled(self.grid, sent):
+            for reply in pull_reply(self.grid, sent):
                 yield self._greeted.pop(sent), reply
 
-    def _hear(self, node: int, reply: Message | None) -> None:
+    def _receive(self, node: int, reply: Message | None) -> None:
         if reply is None or reply.has_error():
-            log.warning("A site could not be greeted: its own log says why.")
+            log.warning("A site failed to answer the greeting: see the log of the site.")
             return
         try:
             hello = unpack_hello(reply.content)
         except UnreadableError as error:
-            log.warning("A site was turned away: %s", error)
+            log.warning("Rejected a site: %s", error)
             return
         if isinstance(hello, Failure):
-            log.warning("A site cannot take part: %s", hello.reason)
-        elif sentence := self._objection(hello, node):
-            self._turn_away(node, sentence)
+            log.warning("A site cannot join: %s", hello.reason)
+        elif reason := self._objection(hello, node):
+            self._reject(node, reason)
         else:
-            self._not_before[node] = float("inf")
+            self._greet_after[node] = float("inf")
             self.members[hello.name] = Member(node, hello)
-            log.info("Site %s is there with %d images.", hello.name, hello.samples)
+            log.info("Site %s joined with %d images.", hello.name, hello.samples)
 
     def _objection(self, hello: Hello, node: int) -> str:
-        """Why a site cannot take part, or nothing."""
+        """Why a site cannot join; empty if it can."""
         present = self.members.get(hello.name)
         if self.names and hello.name not in self.names:
-            return f"{hello.name} is no site of this federation: correct the name that it was started with."
-        if self.terms.nodes and (hello.name, node) not in self.terms.nodes:
-            return f"This node has not the key of site {hello.name}: use the folder that was made for it."
+            return f"The federation has no site {hello.name}: correct the name of this site."
+        if self.policy.nodes and (hello.name, node) not in self.policy.nodes:
+            return f"This node does not have the key of site {hello.name}: use the folder of that site."
         if present is not None and present.node != node:
-            return f"There is a site {hello.name} already: give each site a name of its own."
+            return f"A site {hello.name} is connected already: give each site its own name."
         if hello.version != version("fedmcc"):
             return (
                 f"Site {hello.name} has fedmcc {hello.version} and the server {version('fedmcc')}: "
                 "install the same version everywhere."
             )
-        return self._misfit(hello)
+        return self._mismatch(hello)
 
-    def _misfit(self, hello: Hello) -> str:
-        if self.common is None:
+    def _mismatch(self, hello: Hello) -> str:
+        """Which requirement a site does not meet; empty if it meets all."""
+        if self.requirements is None:
             return ""
-        channels, fingerprint = self.common
+        channels, fingerprint = self.requirements
         if hello.channels != channels:
             return (
-                f"The images of site {hello.name} have {hello.channels} channels and those of the federation "
-                f"{channels}: set data.channels in the recipe to what all have."
+                f"The images of site {hello.name} have {hello.channels} channels, but the federation uses "
+                f"{channels}: set data.channels in the recipe."
             )
         if hello.fingerprint != fingerprint:
-            return f"Site {hello.name} would train another network: use the same fedmcc and the same recipe."
+            return f"Site {hello.name} would train a different network: install the same fedmcc everywhere."
         return ""
 
-    def _turn_away(self, node: int, sentence: str) -> None:
-        """Say why on both sides."""
-        log.warning("Turned away: %s", sentence)
-        self._not_before[node] = time.monotonic() + self.terms.again
-        self.grid.push_messages([Message(pack_text(sentence), node, "query.refused", ttl=GREETED_FOR)])
+    def _reject(self, node: int, reason: str) -> None:
+        """Log the reason, and send it to the site."""
+        log.warning("Rejected: %s", reason)
+        self._greet_after[node] = time.monotonic() + self.policy.retry_seconds
+        self.grid.push_messages([Message(pack_text(reason), node, "query.refused", ttl=GREETING_SECONDS)])
 
 
-def pulled(grid: Grid, sent: str) -> list[Message | None]:
-    """The reply to a message, if it is there; None for one that is not even a message."""
+def pull_reply(grid: Grid, sent: str) -> list[Message | None]:
+    """A list with the reply to a message, empty if there is none yet; None stands for a malformed reply."""
     try:
         return list(grid.pull_messages([sent]))
-    except (ValueError, TypeError, KeyError, AttributeError):  # made so on purpose: Flower's own are sound
+    except (ValueError, TypeError, KeyError, AttributeError):  # only a manipulated reply raises these
         return [None]

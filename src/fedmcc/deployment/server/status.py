@@ -1,4 +1,4 @@
-"""What an operator asks of a federation: who is there, how far the run is, what was sent."""
+"""The state of a federation for its operator: which sites are connected, how far the run is, bytes sent."""
 
 import json
 from dataclasses import dataclass
@@ -13,76 +13,76 @@ from fedmcc.runs.directory import Row, Run
 SCORES = ("loss", "acc", "nmi", "kmeans_acc", "confidence", "balance", "silhouette")
 
 
-class Attendance(NamedTuple):
-    """One site."""
+class SiteStatus(NamedTuple):
+    """The state of one site."""
 
     name: str
-    state: str  # online, offline, not seen, or unknown while the server does not run or is starting
-    seen: str  # when it last came or went, in UTC
-    rounds: int  # that counted
+    state: str  # online, offline, never connected; unknown while the server is starting or not running
+    seen: str  # when it last connected or disconnected, in UTC
+    rounds: int  # in which its update was averaged
     down: int  # bytes
     up: int
 
 
 @dataclass(frozen=True)
 class Status:
-    """A federation at a moment."""
+    """The state of a federation."""
 
     running: bool
-    sites: tuple[Attendance, ...]
-    run: Path | None  # the last one
+    sites: tuple[SiteStatus, ...]
+    run: Path | None  # the run that was started last
     finished: bool
-    row: Row | None  # its last round
+    row: Row | None  # the last round of the run
 
     @property
-    def sentence(self) -> str:
+    def summary(self) -> str:
         """How far the run is."""
         if self.run is None:
-            return "No run was begun yet."
+            return "No run was started yet."
         if self.row is None:
-            return f"The run in {self.run} has no round yet."
+            return f"The run in {self.run} has no finished round yet."
         facts = [f"{self.row['stage']} round {self.row['round']}"]
         facts += [f"{key} {self.row[key]:.3f}" for key in SCORES if self.row.get(key) is not None]
-        state = "is complete" if self.finished else "is under way"
+        state = "is complete" if self.finished else "is not complete"
         return f"The run in {self.run} {state}: {', '.join(facts)}."
 
 
-def status(operator: OperatorFolder) -> Status:
-    """Look at the server, if it runs, and at the run directory."""
-    terms = operator.read_spec()
+def read_status(operator: OperatorFolder) -> Status:
+    """Read the state from the server, if it is running, and from the run directory."""
+    spec = operator.read_spec()
     running = processes.lock_holder(operator.server) is not None
-    current = _written(operator, "current.json")
+    current = _read_json(operator, "current.json")
     run = Run(Path(current["run"])) if current else None
-    rows = run.rows() if run else []
-    known = _known(operator) if running else {}
-    sites = tuple(_attendance(name, known.get(name), rows) for name in terms.sites)
+    rows = run.committed_rows() if run else []
+    nodes = _nodes(operator) if running else {}
+    sites = tuple(_site_status(name, nodes.get(name), rows) for name in spec.sites)
     last = rows[-1] if rows else None
     return Status(running, sites, run.path if run else None, bool(run and run.finished), last)
 
 
-def _written(operator: OperatorFolder, name: str) -> dict[str, Any]:
-    """What a server has written down, or nothing yet."""
+def _read_json(operator: OperatorFolder, name: str) -> dict[str, Any]:
+    """A file that the server writes; empty if it does not exist yet."""
     path = operator.server / name
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def _known(operator: OperatorFolder) -> dict[str, dict[str, Any]]:
-    """What Flower says of each site, by name; nothing while it is still starting."""
-    numbers = _written(operator, "nodes.json")
+def _nodes(operator: OperatorFolder) -> dict[str, dict[str, Any]]:
+    """Flower's entry for each site by name; empty while Flower is starting."""
+    node_ids = _read_json(operator, "nodes.json")
     try:
         nodes = {node["node-id"]: node for node in CommandLine(operator.flower_home).nodes()}
     except FlowerError:
         return {}
-    return {name: nodes[str(node)] for name, node in numbers.items() if str(node) in nodes}
+    return {name: nodes[str(node)] for name, node in node_ids.items() if str(node) in nodes}
 
 
-def _attendance(name: str, node: dict[str, Any] | None, rows: list[Row]) -> Attendance:
+def _site_status(name: str, node: dict[str, Any] | None, rows: list[Row]) -> SiteStatus:
     state, seen = "unknown", ""
     if node is not None:
-        state = "not seen" if node["status"] == "registered" else node["status"]
+        state = "never connected" if node["status"] == "registered" else node["status"]
         when = {"online": "online-at", "offline": "offline-at"}.get(node["status"])
         seen = f"{'since ' if state == 'online' else ''}{node[when]}" if when else ""
-    mine = [(row, number) for row in rows for number, site in row.get("sites", {}).items() if site == name]
-    traffic = [row["bytes"].get(number, (0, 0)) for row, number in mine]
-    counted = sum(int(number) in row["participants"] for row, number in mine)
-    return Attendance(name, state, seen, counted, sum(t[0] for t in traffic), sum(t[1] for t in traffic))
+    own = [(row, client) for row in rows for client, site in row.get("sites", {}).items() if site == name]
+    traffic = [row["bytes"].get(client, (0, 0)) for row, client in own]
+    averaged = sum(int(client) in row["participants"] for row, client in own)
+    return SiteStatus(name, state, seen, averaged, sum(t[0] for t in traffic), sum(t[1] for t in traffic))

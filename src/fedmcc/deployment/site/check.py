@@ -1,4 +1,4 @@
-"""A site's own look at its images before it joins: nothing of it leaves the site."""
+"""Measures a site's images and machine before it joins a federation; nothing is sent."""
 
 import resource
 import sys
@@ -14,7 +14,7 @@ import torch
 from fedmcc import config
 from fedmcc.data.base import ImageSet
 from fedmcc.data.partition import PartitionOptions
-from fedmcc.deployment.site.worker import files_of
+from fedmcc.deployment.site.worker import site_files
 from fedmcc.errors import InputError
 from fedmcc.federation.engines.embedded import EmbeddedOptions
 from fedmcc.methods.base import Stage
@@ -23,13 +23,13 @@ from fedmcc.numerics.state_dicts import select
 from fedmcc.runs import build
 from fedmcc.training.loop import lazy_pairs, train, trainable
 
-CLUSTERS = 10  # where the recipe leaves them open: they hardly change time or memory
-STEPS = 3  # the first of them loads code and is not timed
-START = 10.0  # seconds in which a site's process starts for a round, 7 to 15 where it was measured
+DEFAULT_CLUSTERS = 10  # if the recipe does not set them: they hardly change time and memory
+TIMED_STEPS = 3  # the first one loads code and is not timed
+START_SECONDS = 10.0  # in which a site's process starts for a round; 7 to 15 were measured
 
 
-class Sizes(NamedTuple):
-    """The files as they lie on disk."""
+class FileSizes(NamedTuple):
+    """The sizes of the image files on disk."""
 
     smallest: tuple[int, int]  # width and height
     median: tuple[int, int]
@@ -37,8 +37,8 @@ class Sizes(NamedTuple):
     bytes: int
 
 
-class Load(NamedTuple):
-    """What a round of a stage costs this machine, about."""
+class StageCost(NamedTuple):
+    """The approximate cost of a round of one stage on this machine."""
 
     stage: str
     seconds: float
@@ -46,22 +46,22 @@ class Load(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Survey:
-    """What a site would bring, and what it would take."""
+class SiteReport:
+    """The images of a site, and the cost of training on them."""
 
     images: ImageSet
-    sizes: Sizes
-    loads: tuple[Load, ...]
-    memory: int  # bytes of a process that trains, at its peak
+    sizes: FileSizes
+    costs: tuple[StageCost, ...]
+    memory: int  # peak bytes of a process that trains
 
 
 def resolve_recipe(data: Path, recipe: Path | None) -> config.Config:
-    """The recipe as it would be run on these images alone."""
+    """The recipe for a run on the images of this site only."""
     loaded = config.parse({}) if recipe is None else config.load(recipe)
     return replace(
         loaded,
-        general=replace(loaded.general, clusters=loaded.general.clusters or CLUSTERS),
-        data=files_of(loaded.data, data.resolve()),
+        general=replace(loaded.general, clusters=loaded.general.clusters or DEFAULT_CLUSTERS),
+        data=site_files(loaded.data, data.resolve()),
         partition=PartitionOptions(),
         federation=replace(loaded.federation, fraction=1.0, count=None, only=None, minimum=1),
         evaluation=replace(loaded.evaluation, split=None),
@@ -69,41 +69,43 @@ def resolve_recipe(data: Path, recipe: Path | None) -> config.Config:
     )
 
 
-def survey(loaded: config.Config) -> Survey:
-    """Look at all images and train a few steps of every stage on them."""
+def check_site(loaded: config.Config) -> SiteReport:
+    """Read all images, and train a few steps of every stage on them."""
     images = loaded.data.load()
-    few = min(loaded.training.batch_size, len(images))
-    if few < 2:
-        raise InputError("A site needs 2 images or more: contrast is between images.")
-    loaded = replace(loaded, training=replace(loaded.training, batch_size=few))
-    experiment = build.assemble(replace(loaded, general=_possible(loaded.general, len(images))), images)
-    loads = tuple(_load(experiment, stage) for stage in experiment.stages if stage.trained)
-    root = files_of(loaded.data, loaded.data.root or Path()).listing().root  # may lie below data.root
-    return Survey(images, _sizes(root, images), loads, _memory(next(experiment.net.parameters()).device))
+    batch_size = min(loaded.training.batch_size, len(images))
+    if batch_size < 2:
+        raise InputError("A site needs at least 2 images: the methods contrast images with each other.")
+    loaded = replace(loaded, training=replace(loaded.training, batch_size=batch_size))
+    general = _with_possible_clusters(loaded.general, len(images))
+    experiment = build.assemble(replace(loaded, general=general), images)
+    costs = tuple(_cost(experiment, stage) for stage in experiment.stages if stage.trained)
+    root = site_files(loaded.data, loaded.data.root or Path()).listing().root  # may be below data.root
+    device = next(experiment.net.parameters()).device
+    return SiteReport(images, _file_sizes(root, images), costs, _peak_memory(device))
 
 
-def _possible(general: config.General, images: int) -> config.General:
-    """No more clusters than images: a site may hold a few, all sites together many."""
-    return replace(general, clusters=max(2, min(general.clusters or CLUSTERS, images)))
+def _with_possible_clusters(general: config.General, images: int) -> config.General:
+    """At most as many clusters as images: one site may have fewer images than the federation has clusters."""
+    return replace(general, clusters=max(2, min(general.clusters or DEFAULT_CLUSTERS, images)))
 
 
-def _load(experiment: build.Experiment, stage: Stage) -> Load:
+def _cost(experiment: build.Experiment, stage: Stage) -> StageCost:
     net, settings = experiment.net, experiment.config
     images, training = experiment.images.images, settings.training
     device, batch = next(net.parameters()).device, training.batch_size
     draw = generator(settings.general.seed, "survey", stage.name)
-    epochs = (lazy_pairs(images, settings.views, batch, draw, device) for _ in range(STEPS))
-    pairs = islice((pair for epoch in epochs for pair in epoch), STEPS)
+    epochs = (lazy_pairs(images, settings.views, batch, draw, device) for _ in range(TIMED_STEPS))
+    pairs = islice((pair for epoch in epochs for pair in epoch), TIMED_STEPS)
     steps = train(net, stage, pairs, training.build_optimizer(trainable(net, stage)), training.chunks(batch))
     next(steps)
     started = time.perf_counter()
     timed = sum(1 for _ in steps)
-    each = (time.perf_counter() - started) / timed
+    seconds = (time.perf_counter() - started) / timed
     sent = sum(value.nbytes for value in select(net.state_dict(), stage.shared).values())
-    return Load(stage.name, START + each * stage.epochs * (len(images) // batch), sent)
+    return StageCost(stage.name, START_SECONDS + seconds * stage.epochs * (len(images) // batch), sent)
 
 
-def _sizes(root: Path, images: ImageSet) -> Sizes:
+def _file_sizes(root: Path, images: ImageSet) -> FileSizes:
     from PIL import Image
 
     shapes, total = [], 0
@@ -113,11 +115,11 @@ def _sizes(root: Path, images: ImageSet) -> Sizes:
             shapes.append(image.size)
     widths, heights = zip(*shapes, strict=True)
     by_area = sorted(shapes, key=lambda shape: shape[0] * shape[1])
-    return Sizes(by_area[0], (int(median(widths)), int(median(heights))), by_area[-1], total)
+    return FileSizes(by_area[0], (int(median(widths)), int(median(heights))), by_area[-1], total)
 
 
-def _memory(device: torch.device) -> int:
-    """Of the accelerator that was used, else of this process, which has just done what a round does."""
+def _peak_memory(device: torch.device) -> int:
+    """Peak bytes of the accelerator if there is one, else of this process, which has just trained."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024

@@ -1,6 +1,5 @@
-"""A site that takes part: Flower's program is started, watched, and started again after the server went."""
+"""Runs a site: starts Flower's program, watches its log, and reconnects when the connection ends."""
 
-import re
 import subprocess
 import time
 from collections import deque
@@ -11,27 +10,27 @@ import tomli_w
 
 from fedmcc.deployment.flower import processes, programs
 from fedmcc.deployment.flower.connectivity import UnreachableError, check_connection
+from fedmcc.deployment.flower.logs import message_of, rotate_log
 from fedmcc.deployment.setup.layout import PRIVATE_MODE, SiteFolder, make_private_folders
 from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import write_atomically
 
-PAUSE = 3.0  # seconds between two attempts to reach the server
-PATIENCE = 3  # refusals of a key in a row; a server that has just come back may not know its sites yet
-GLANCE = 0.5
-KEPT = 50  # lines at either end of a log, to tell why a connection ended
-OURS = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ (.+)")  # a line of fedmcc's in the log
-CONNECTED = "SuperNode ID:"
+RETRY_SECONDS = 3.0  # between two attempts to connect
+MAX_REFUSALS = 3  # in a row; a server that has just restarted may not have registered its sites yet
+POLL_SECONDS = 0.5  # between two reads of the log
+KEPT_LINES = 50  # of the start and of the end of a log, to find out why a connection ended
+CONNECTED = "SuperNode ID:"  # in a line of Flower's log
 UNKNOWN_KEY = "[code: 2004]"
 
 
 def run_site(site: SiteFolder, data: Path) -> Iterator[str]:
-    """Take part until interrupted; yields sentences for the site's own screen."""
+    """Take part in the federation until interrupted; yields messages for the terminal of the site."""
     name, server = site.read()
     data = data.resolve()
     if not data.is_dir():
-        raise InputError(f"There is no folder {data}: give the folder of your images as --data.")
+        raise InputError(f"The folder {data} does not exist: give the folder of your images as --data.")
     with processes.exclusive(site.path, "site"):
-        processes.terminate_all(site.flower_home)  # what a killed site left behind
+        processes.terminate_all(site.flower_home)  # left behind by a site that was killed
         make_private_folders([site.flower_home, site.logs, site.state])
         options = site.path / "node.toml"
         table = {"client": name, "state-dir": str(site.state), "data": str(data)}
@@ -43,73 +42,74 @@ def run_site(site: SiteFolder, data: Path) -> Iterator[str]:
 
 
 def _reconnect(site: SiteFolder, server: str, options: Path) -> Iterator[str]:
+    """Connect again whenever the connection ends; raises InputError if the server keeps refusing the site."""
     refusals = 0
     while True:
-        yield from _reach(site, server)
-        words = programs.supernode_command(site, server, options, processes.free_port())
+        yield from _wait_for_server(site, server)
+        argv = programs.supernode_command(site, server, options, processes.free_port())
         log = site.logs / "site.log"
-        processes.rotate_log(log)
+        rotate_log(log)
         start = log.stat().st_size if log.exists() else 0
-        with processes.running(words, site.flower_home, log) as process:
-            said = yield from _watch(process, log, start)
-        refusals = 0 if any(CONNECTED in line for line in said) else refusals + 1
-        if refusals >= PATIENCE:
-            raise InputError(f"{server} {_refusal(said)} The log is {log}.")
+        with processes.running(argv, site.flower_home, log) as process:
+            lines = yield from _watch(process, log, start)
+        refusals = 0 if any(CONNECTED in line for line in lines) else refusals + 1
+        if refusals >= MAX_REFUSALS:
+            raise InputError(f"{server} {_refusal(lines)} The log is {log}.")
         yield (
-            f"{server} {_refusal(said)} Trying again." if refusals else "The connection ended: trying again."
+            f"{server} {_refusal(lines)} Trying again." if refusals else "The connection ended: reconnecting."
         )
-        processes.terminate_all(site.flower_home)  # work for a server that is gone
-        time.sleep(PAUSE)
+        processes.terminate_all(site.flower_home)  # work for a connection that has ended
+        time.sleep(RETRY_SECONDS)
 
 
-def _reach(site: SiteFolder, server: str) -> Iterator[str]:
-    """Wait for the server."""
-    told = False
+def _wait_for_server(site: SiteFolder, server: str) -> Iterator[str]:
+    """Wait until the server can be reached; yields one message if it cannot be reached at once."""
+    reported = False
     while True:
         try:
             check_connection(server, site.authority_certificate)
             return
         except UnreachableError as error:
-            if not told:
+            if not reported:
                 yield f"{server} does not answer ({error}): waiting for it."
-                told = True
-            time.sleep(PAUSE)
+                reported = True
+            time.sleep(RETRY_SECONDS)
 
 
 def _watch(process: subprocess.Popen[bytes], log: Path, start: int) -> Generator[str, None, list[str]]:
-    """What is worth telling of a log as it grows; returns its first and last lines."""
+    """Yield the messages in a growing log; returns its first and last lines when the process ends."""
     first: list[str] = []
-    last: deque[str] = deque(maxlen=KEPT)
+    last: deque[str] = deque(maxlen=KEPT_LINES)
     for line in _lines(process, log, start):
-        (first if len(first) < KEPT else last).append(line)
+        (first if len(first) < KEPT_LINES else last).append(line)
         if CONNECTED in line:
-            yield "Connected: taking part."
-        elif ours := OURS.match(line):
-            yield ours[1]
+            yield "Connected."
+        elif message := message_of(line):
+            yield message
     return [*first, *last]
 
 
 def _lines(process: subprocess.Popen[bytes], log: Path, start: int) -> Iterator[str]:
-    """The lines of a log from a place on, until the process has ended."""
+    """The lines of a log from a byte offset on, until the process has ended."""
     with log.open("rb") as file:
         file.seek(start)
-        over, line = False, b""
-        while not over:
-            over = process.poll() is not None
+        ended, line = False, b""
+        while not ended:
+            ended = process.poll() is not None
             while part := file.readline():
                 line += part
                 if line.endswith(b"\n"):
                     yield line.decode(errors="replace").rstrip()
                     line = b""
-            time.sleep(0 if over else GLANCE)
+            time.sleep(0 if ended else POLL_SECONDS)
 
 
-def _refusal(said: list[str]) -> str:
-    """Why a site was not let in, from what Flower says before its advice."""
-    if any(UNKNOWN_KEY in line for line in said):
+def _refusal(lines: list[str]) -> str:
+    """Why the server refused the site: the last line of Flower's log without a link to its documentation."""
+    if any(UNKNOWN_KEY in line for line in lines):
         return (
-            "does not know the key of this site: ask the operator to add the site, "
-            "or for the folder that was made for it."
+            "does not accept the key of this site: ask the operator to add the site, "
+            "or for the folder that was created for it."
         )
-    lines = [line.strip() for line in said if line.strip() and "://" not in line]
-    return f"does not let this site in: {lines[-1].rstrip('.') if lines else 'no reason was given'}."
+    texts = [line.strip() for line in lines if line.strip() and "://" not in line]
+    return f"refused this site: {texts[-1].rstrip('.') if texts else 'no reason was given'}."

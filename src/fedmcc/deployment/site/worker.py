@@ -1,4 +1,4 @@
-"""A site of a real federation: its own images, what it remembers on its own disk, and how it answers."""
+"""Does the tasks of a site: trains on the site's images, and keeps the site's state on its disk."""
 
 import logging
 import shutil
@@ -30,19 +30,19 @@ from fedmcc.training.feature_cache import FeatureCache
 
 log = logging.getLogger(__name__)
 
-GLANCE = 0.2  # seconds between two looks whether earlier work has ended
+POLL_SECONDS = 0.2  # between two attempts to get the lock
 
 
 class RefusalError(Exception):
-    """Why a site does not do what it was asked: a sentence that may leave the site."""
+    """A site cannot do its task; the message contains nothing private and is sent to the server."""
 
 
-class ForgottenError(RefusalError):
-    """What the site remembered of the run is not there."""
+class LostStateError(RefusalError):
+    """The state of the site from an earlier round is missing or damaged."""
 
 
 class Shard(NamedTuple):
-    """One part of a data set that several sites share out, to try a federation on one machine."""
+    """One part of a data set that several sites divide among themselves, to test a federation."""
 
     part: int  # from 0
     parts: int
@@ -50,49 +50,51 @@ class Shard(NamedTuple):
 
 @dataclass(frozen=True)
 class SiteWorker:
-    """Who a site is and where its things lie."""
+    """The name of a site, and the folders of its state and of its images."""
 
     name: str
-    folder: Path  # for what it remembers
-    data: Path | None = None  # a folder of images; None: the data set that the recipe names
-    shard: Shard | None = None  # of the data set under the recipe's own partition; None: all of it
+    folder: Path  # for its states, one subfolder per run
+    data: Path | None = None  # a folder of images; None: the data set of the recipe
+    shard: Shard | None = None  # of the data set under the recipe's partition; None: all images
 
     def hello(self, greeting: Greeting) -> Hello:
-        """Introduce itself to a server, and forget the runs that are finished."""
+        """Answer the greeting of a server, and delete the states of finished runs."""
         for run in greeting.finished:
-            self._forget(run)
+            self._delete_state(run)
         config = parse_text(greeting.recipe)
         images = self._images(config)
         samples, channels, *sides = images.images.shape
         config = _resolve(config, images)
-        mark = fingerprint(build_network(config, channels), config)
-        return Hello(self.name, samples, channels, min(sides), version("fedmcc"), mark)
+        own = fingerprint(build_network(config, channels), config)
+        return Hello(self.name, samples, channels, min(sides), version("fedmcc"), own)
 
-    def answer(self, order: SiteTask, until: float) -> Update:
-        """Do one task; what the site then remembers is on disk before this returns.
+    def answer(self, site_task: SiteTask, expires: float) -> Update:
+        """Do one task; the new state of the site is on disk before this returns.
 
-        While earlier work of the site goes on, it waits, at most until this moment of the clock.
+        If another process of the site is still at work, this waits until the task expires (in `time.time()`).
         """
-        config = parse_text(order.config)
-        _refuse_strange_names(config, order)
+        config = parse_text(site_task.config)
+        _check_names(config, site_task)
         images = self._images(config)
         make, config = network_factory(_resolve(config, images), images)
         net = make()
-        if fingerprint(net, config) != order.fingerprint:
-            raise RefusalError("Its network differs from the server's: use the same fedmcc everywhere.")
-        client = make_client(config, order.task.client, images.images, FeatureCache())
-        notes = SiteMemory(self.folder / order.run)
-        with notes.locked(until):
-            return _work(client, net, _stage(config, order.task), order, notes)
+        if fingerprint(net, config) != site_task.fingerprint:
+            raise RefusalError(
+                "The site's network differs from the server's: install the same fedmcc everywhere."
+            )
+        client = make_client(config, site_task.task.client, images.images, FeatureCache())
+        memory = SiteMemory(self.folder / site_task.run)
+        with memory.locked(expires):
+            return _work(client, net, _stage(config, site_task.task), site_task, memory)
 
-    def _forget(self, run: str) -> None:
-        """Delete what the site remembers of a run; not while a process is at work on it."""
+    def _delete_state(self, run: str) -> None:
+        """Delete the states of a run, unless a process is at work on it."""
         if not run.isalnum() or not (self.folder / run).is_dir():
             return
-        notes = SiteMemory(self.folder / run)
-        with suppress(RefusalError), notes.locked(None):
-            notes.drop()
-            log.info("A finished run was forgotten.")
+        memory = SiteMemory(self.folder / run)
+        with suppress(RefusalError), memory.locked(None):
+            memory.delete()
+            log.info("Deleted the state of a finished run.")
 
     def _images(self, config: Config) -> ImageSet:
         images = self._source(config).load()
@@ -104,61 +106,61 @@ class SiteWorker:
     def _source(self, config: Config) -> Source:
         if self.data is None:
             return config.data
-        return files_of(config.data, self.data)
+        return site_files(config.data, self.data)
 
 
-def files_of(source: Source, root: Path) -> ImageFiles:
-    """A site's own files, decoded as the recipe says if it says so."""
+def site_files(source: Source, root: Path) -> ImageFiles:
+    """The image files of a site, decoded with the options of the recipe if its [data] reads files."""
     return replace(source, root=root) if isinstance(source, ImageFiles) else Folder(root=root, labels=False)
 
 
 class SiteMemory:
-    """What a site remembers of one run: after the last round that counted, and after the one since.
+    """The states of a site in one run: after the last round that was averaged, and after the one since.
 
-    The second counts only if a later order says so; work that was never averaged is thus undone.
+    The server names the averaged round in each task: a state whose update was not averaged is then ignored.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @contextmanager
-    def locked(self, until: float | None) -> Iterator[None]:
-        """Be the only process at work for this site; one that was killed lets go.
+    def locked(self, expires: float | None) -> Iterator[None]:
+        """Hold the lock of this run, which the operating system releases if the process is killed.
 
-        It waits until the task lapses (None: not at all), and one that has lapsed is not begun: it would
-        undo what a later one remembers.
+        This waits until the task expires (None: does not wait). An expired task is refused, since it would
+        overwrite the state of a later one.
         """
-        make_folder(self.folder, "what the site remembers")
+        make_folder(self.folder, "the site's state")
         with (self.folder / "lock").open("w") as file:
             while not try_lock(file.fileno()):
-                if until is None or time.time() > until:
-                    raise RefusalError("It is still busy with earlier work.")
-                time.sleep(GLANCE)
-            if until is not None and time.time() > until:
-                raise RefusalError("Its task came too late to be begun.")
+                if expires is None or time.time() > expires:
+                    raise RefusalError("The site is still busy with an earlier task.")
+                time.sleep(POLL_SECONDS)
+            if expires is not None and time.time() > expires:
+                raise RefusalError("The task expired before it was started.")
             yield
 
-    def recall(self, moment: StageRound) -> State:
-        """What it remembered after this round."""
+    def load(self, moment: StageRound) -> State:
+        """The state after a round; raises LostStateError if it is missing or damaged."""
         path = self._file(moment)
         if not path.exists():
-            raise ForgottenError(f"It has lost what it remembered of {moment.stage}, round {moment.round}.")
+            raise LostStateError(f"The site has lost its state after {moment.stage}, round {moment.round}.")
         try:
             return load_state(path)
         except InputError:
-            raise ForgottenError("What it remembered is damaged.") from None
+            raise LostStateError("The state of the site is damaged.") from None
 
-    def keep(self, moment: StageRound, state: State, base: StageRound | None) -> None:
-        """Put down what it remembers now, beside what it began this round with, and drop all else."""
+    def save(self, moment: StageRound, state: State, base: StageRound | None) -> None:
+        """Save the state after a round, and delete all others except that of the averaged round `base`."""
         new = self._file(moment)
         save_state(new, state)
         kept = {new, self._file(base) if base else new}
-        for path in self.folder.iterdir():  # also what a crash left half written
+        for path in self.folder.iterdir():  # temporary files of a crash are deleted too
             if path not in kept and path.name != "lock":
                 path.unlink(missing_ok=True)
 
-    def drop(self) -> None:
-        """Keep nothing at all."""
+    def delete(self) -> None:
+        """Delete all states of the run."""
         shutil.rmtree(self.folder)
 
     def _file(self, moment: StageRound) -> Path:
@@ -166,43 +168,44 @@ class SiteMemory:
 
 
 def _resolve(config: Config, images: ImageSet) -> Config:
-    """What depends on the machine filled in; how a simulation shares images out is of no more concern."""
+    """Complete the configuration for this machine; a site's images are not partitioned further."""
     return resolve(replace(config, partition=PartitionOptions(clients=config.partition.clients)), images)
 
 
-def _work(client: Client, net: Network, stage: Stage, order: SiteTask, notes: SiteMemory) -> Update:
-    task, base = order.task, order.base
-    if base is not None:
-        state = notes.recall(base)
-    else:
-        state = add_prefix("net", detached(net.state_dict()))
-        _refuse_half_a_network(net, stage, task)
-    log.info("%s, round %d: training on %d images.", task.stage, task.round, len(client.images))
-    update, state = _outcome(client.answer(net, stage, task, state))
-    notes.keep(StageRound(task.stage, task.round), state, base)
-    return update
-
-
-def _refuse_half_a_network(net: Network, stage: Stage, task: Task) -> None:
-    """A site that remembers nothing needs all that the stage takes for granted."""
-    needed = select(net.state_dict(), (*stage.frozen, *stage.shared))
-    if needed.keys() - task.weights.keys():
-        raise ForgottenError("It remembers nothing of this stage.")
-
-
-def _refuse_strange_names(config: Config, order: SiteTask) -> None:
-    """These become names of files."""
-    asked = {order.task.stage, *([order.base.stage] if order.base else [])}
-    if not order.run.isalnum() or asked - {stage.name for stage in stages(config)}:
-        raise RefusalError("The order names a run or a stage that there cannot be.")
+def _check_names(config: Config, site_task: SiteTask) -> None:
+    """Refuse names that do not belong to the run: they become file names."""
+    named = {site_task.task.stage, *([site_task.base.stage] if site_task.base else [])}
+    if not site_task.run.isalnum() or named - {stage.name for stage in stages(config)}:
+        raise RefusalError("The task has an invalid run or stage.")
 
 
 def _stage(config: Config, task: Task) -> Stage:
     return next(stage for stage in stages(config) if stage.name == task.stage)
 
 
-def _outcome(answer: Generator[Any, None, tuple[Update, State]]) -> tuple[Update, State]:
-    """What a client ends with; nobody here watches its steps."""
+def _work(client: Client, net: Network, stage: Stage, site_task: SiteTask, memory: SiteMemory) -> Update:
+    """Train from the state after the last averaged round, and save the new state."""
+    task, base = site_task.task, site_task.base
+    if base is not None:
+        state = memory.load(base)
+    else:
+        state = add_prefix("net", detached(net.state_dict()))
+        _check_complete(net, stage, task)
+    log.info("%s, round %d: training on %d images.", task.stage, task.round, len(client.images))
+    update, state = _result(client.answer(net, stage, task, state))
+    memory.save(StageRound(task.stage, task.round), state, base)
+    return update
+
+
+def _check_complete(net: Network, stage: Stage, task: Task) -> None:
+    """Raise LostStateError if a site without a state is not sent the whole network of the stage."""
+    needed = select(net.state_dict(), (*stage.frozen, *stage.shared))
+    if needed.keys() - task.weights.keys():
+        raise LostStateError("The site has no state of this stage.")
+
+
+def _result(answer: Generator[Any, None, tuple[Update, State]]) -> tuple[Update, State]:
+    """Run a generator to its end and return its result; the steps are not shown."""
     while True:
         try:
             next(answer)

@@ -1,0 +1,36 @@
+"""The app that Flower runs at the server: it runs the rounds of one run and logs them."""
+
+import logging
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedmcc.deployment.flower.logs import set_up_logging
+from fedmcc.deployment.server.coordinator import serve
+from fedmcc.deployment.server.request import read_request
+from fedmcc.errors import InputError
+from fedmcc.runs.experiment import Scored
+
+log = logging.getLogger(__name__)
+
+server_app = ServerApp()  # a plain assignment: Flower parses this file before it imports it
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run all rounds that the run directory does not have yet."""
+    set_up_logging()
+    try:
+        for event in serve(grid, read_request(context.run_config)):
+            log.info(_line(event) if isinstance(event, Scored) else "The run is complete.")
+    except (InputError, ArithmeticError) as error:
+        log.error("%s", error)
+        raise
+
+
+def _line(event: Scored) -> str:
+    """A round in the log: only the names of sites and numbers."""
+    row = event.row
+    names = ", ".join(row["sites"][str(client)] for client in row["participants"])
+    loss = "" if row["loss"] is None else f", loss {row['loss']:.3f}"
+    return f"{row['stage']} {row['round']}/{event.rounds}: {names}{loss}, {row['seconds']:.1f} s"

@@ -1,0 +1,87 @@
+"""Which run and configuration a server uses, and how it follows a run to its end or failure."""
+
+from pathlib import Path
+
+import pytest
+
+from fedmcc import config
+from fedmcc.deployment.server.launch import RunningServer
+from fedmcc.deployment.server.submit import choose_config, choose_run, follow, plan
+from fedmcc.deployment.setup.layout import OperatorFolder
+from fedmcc.errors import InputError
+from fedmcc.runs.directory import Run
+from fedmcc.runs.experiment import Finished, Scored
+
+ROUNDS = {"joint": 2}
+
+
+class Flower:
+    """The part of Flower's command line that `follow` uses, with a log that ends at once."""
+
+    def log_command(self, run_id: str) -> tuple[str, ...]:
+        return ("echo", "fedmcc.errors.InputError: 0 sites are connected, but 1 are needed.")
+
+    def status(self, run_id: str) -> str:
+        return "finished:failed"
+
+
+@pytest.fixture
+def server(operator: OperatorFolder) -> RunningServer:
+    operator.logs.mkdir()
+    return RunningServer(operator, Flower(), {"north": 1, "south": 2}, True)  # type: ignore[arg-type]
+
+
+def test_an_unfinished_run_is_resumed_and_a_finished_one_is_not(operator: OperatorFolder, write_run) -> None:
+    recipe = Path("some/recipe.toml")
+    assert choose_run(operator, recipe, None).path.name == "recipe-001"
+    write_run(operator.runs / "recipe-001", 1, finished=True)
+    assert choose_run(operator, recipe, None).path.name == "recipe-002"
+    write_run(operator.runs / "recipe-002", 1)
+    assert choose_run(operator, recipe, None).path.name == "recipe-002"
+    assert choose_run(operator, Path("other.toml"), None).path.name == "other-001"
+    assert choose_run(operator, recipe, Path("/chosen")).path == Path("/chosen")
+
+
+def test_a_started_run_keeps_its_configuration(three, tmp_path: Path) -> None:
+    federation = three()
+    next(federation.serve())
+    run, table = Run(tmp_path / "run"), federation.table
+    own = choose_config(run, config.parse(table))
+    assert (own.views.size, own.method.rounds) == (8, 3)  # the recipe does not set the size
+    with pytest.raises(InputError, match=r"started with another method\.rounds than the recipe has: .*--run"):
+        choose_config(run, config.parse(config.set_key(table, "method.rounds", 9)))
+    with pytest.raises(InputError, match=r"started with another method\.name than"):
+        choose_config(run, config.parse(config.set_key(table, "method", {"name": "fedbyol"})))
+    new = config.parse(config.set_key(table, "method.rounds", 9))
+    assert choose_config(Run(tmp_path / "new"), new) == new
+
+
+def test_following_shows_new_rounds_only_and_ends_with_the_scores(
+    server: RunningServer, tmp_path: Path, write_run
+) -> None:
+    run = write_run(tmp_path / "run", 1)
+    events = follow(server, run, "7", ROUNDS)
+    assert plan(run, ROUNDS)[:2] == (2, 1)
+    run.log({"stage": "joint", "round": 2, "loss": None})
+    run.truncate_rows(1)  # as a server does that was killed before the commit
+    run.log({"stage": "joint", "round": 2, "loss": 0.5})
+    run.write_json("scores.json", {"images": 0})
+    shown = [event for event in events if isinstance(event, Scored | Finished)]
+    assert [event.row["round"] for event in shown if isinstance(event, Scored)] == [2]
+    assert shown[-1] == Finished({"images": 0})
+
+
+def test_a_round_that_was_not_committed_is_shown_again(
+    server: RunningServer, tmp_path: Path, write_run
+) -> None:
+    run = write_run(tmp_path / "run", 1)
+    run.log({"stage": "joint", "round": 2, "loss": 0.5})
+    assert plan(run, ROUNDS)[:2] == (2, 1)
+    run.write_json("scores.json", {"images": 0})
+    shown = [event for event in follow(server, run, "7", ROUNDS) if isinstance(event, Scored)]
+    assert [event.row["round"] for event in shown] == [2]
+
+
+def test_a_run_that_fails_is_an_error_with_its_reason(server: RunningServer, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^The run failed: 0 sites are connected, but 1 are needed\. See "):
+        list(follow(server, Run(tmp_path / "run"), "7", ROUNDS))
