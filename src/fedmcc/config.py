@@ -247,13 +247,13 @@ def _table(options: Any) -> Table:
 
 
 def _choose(section: str, table: Mapping[str, Any]) -> object:
-    known, default = CHOICES[section]
+    registry, default = CHOICES[section]
     options = dict(table.get(section, {}))
     name = options.pop("name", default)
-    if not isinstance(name, str) or name not in known:
+    if not isinstance(name, str) or name not in registry:
         kind = {"data": "data set"}.get(section, section)
-        raise unknown(kind, str(name), known)
-    return _build(section, known[name], options)
+        raise unknown(kind, str(name), registry)
+    return _build(section, registry[name], options)
 
 
 def _views(table: Mapping[str, Any], data: Source) -> Views:
@@ -266,10 +266,10 @@ def _views(table: Mapping[str, Any], data: Source) -> Views:
 
 
 def _build(section: str, kind: type[Options], table: Mapping[str, Any]) -> Options:
-    known = [field.name for field in fields(cast(Any, kind)) if field.init]
+    names = [field.name for field in fields(cast(Any, kind)) if field.init]
     for key in table:
-        if key not in known:
-            raise unknown(f"key in [{section}]" if section else "key", key, known)
+        if key not in names:
+            raise unknown(f"key in [{section}]" if section else "key", key, names)
     try:
         built = TypeAdapter(kind).validate_python(dict(table))
     except ValidationError as error:

@@ -57,8 +57,8 @@ def naive_silhouette(points: list[np.ndarray], assigned: np.ndarray) -> float:
 
 def test_extraction_equals_the_modules_run_image_by_image() -> None:
     network = branch().eval()
-    found = extract(network, IMAGES, scale, batch_size=7)
-    for image, features, assignments in zip(IMAGES, found.features, found.assignments, strict=True):
+    extracted = extract(network, IMAGES, scale, batch_size=7)
+    for image, features, assignments in zip(IMAGES, extracted.features, extracted.assignments, strict=True):
         expected = network.encoder(torch.tensor(image[None] / 255, dtype=torch.float32))
         np.testing.assert_allclose(features, expected[0].detach(), atol=1e-5)
         np.testing.assert_allclose(assignments, network.cluster_projector(expected)[0].detach(), atol=1e-5)
@@ -92,9 +92,9 @@ def test_extraction_reads_images_mapped_from_disk(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", IMAGES)
     mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
     network = branch()
-    found = extract(network, mapped, scale)
-    assert np.array_equal(found.features, extract(network, IMAGES, scale).features)
-    assert found.features.dtype == found.assignments.dtype == np.float32
+    extracted = extract(network, mapped, scale)
+    assert np.array_equal(extracted.features, extract(network, IMAGES, scale).features)
+    assert extracted.features.dtype == extracted.assignments.dtype == np.float32
 
 
 def test_extraction_without_cluster_projector_has_no_assignments() -> None:

@@ -70,37 +70,43 @@ def test_clustering_is_the_best_matching_of_the_runs_own_assignments(run):
     rows = list(csv.DictReader(run.assignments_file.read_text().splitlines()))
     names = sorted({row["label"] for row in rows})
     labels = np.array([names.index(row["label"]) for row in rows])
-    found = protocols.evaluate(run, ["clustering"], seeds=3)["clustering"]
-    assert list(found) == ["acc", "nmi", "ari"]
+    measured = protocols.evaluate(run, ["clustering"], seeds=3)["clustering"]
+    assert list(measured) == ["acc", "nmi", "ari"]
     expected = _brute_accuracy(labels, np.array([int(row["cluster"]) for row in rows]), 7)
-    assert found["acc"] == {"mean": expected, "std": 0.0, "values": [expected], "split": "all", "images": 700}
+    assert measured["acc"] == {
+        "mean": expected,
+        "std": 0.0,
+        "values": [expected],
+        "split": "all",
+        "images": 700,
+    }
 
 
 def test_kmeans_is_scikit_learns_on_the_unit_sphere_for_each_seed(run, features):
     rows, labels = features
-    found = protocols.evaluate(run, ["kmeans"], seeds=2)["kmeans"]["acc"]
+    measured = protocols.evaluate(run, ["kmeans"], seeds=2)["kmeans"]["acc"]
     seeds = [derive(seed, "kmeans") % 2**32 for seed in range(2)]
     truth = [KMeans(7, n_init=20, random_state=seed).fit(normalize(rows)).labels_ for seed in seeds]
-    assert found["values"] == pytest.approx([_brute_accuracy(labels, some, 7) for some in truth], abs=0.01)
-    assert found["mean"] == pytest.approx(np.mean(found["values"]))
-    assert found["std"] == pytest.approx(np.std(found["values"], ddof=1))
+    assert measured["values"] == pytest.approx([_brute_accuracy(labels, some, 7) for some in truth], abs=0.01)
+    assert measured["mean"] == pytest.approx(np.mean(measured["values"]))
+    assert measured["std"] == pytest.approx(np.std(measured["values"], ddof=1))
 
 
 def test_knn_is_scikit_learns_with_the_same_weights(run, fifth):
     train, labels, test, truth = fifth
     vote = KNeighborsClassifier(200, metric="cosine", weights=lambda far: np.exp((1 - far) / 0.1))
-    found = protocols.evaluate(run, ["knn"])["knn"]["acc"]
-    assert found["mean"] == pytest.approx(vote.fit(train, labels).score(test, truth), abs=1.1 / 140)
-    assert (found["split"], found["images"]) == ("held-out fifth", 140)
+    measured = protocols.evaluate(run, ["knn"])["knn"]["acc"]
+    assert measured["mean"] == pytest.approx(vote.fit(train, labels).score(test, truth), abs=1.1 / 140)
+    assert (measured["split"], measured["images"]) == ("held-out fifth", 140)
 
 
 def test_linear_comes_close_to_logistic_regression(run, fifth):
     train, labels, test, truth = fifth
     scale = train.std()
     regression = LogisticRegression(max_iter=5000).fit(train / scale, labels)
-    found = protocols.evaluate(run, ["linear"], seeds=2)["linear"]["acc"]
-    assert found["mean"] == pytest.approx(regression.score(test / scale, truth), abs=0.06)
-    assert len(found["values"]) == 2
+    measured = protocols.evaluate(run, ["linear"], seeds=2)["linear"]["acc"]
+    assert measured["mean"] == pytest.approx(regression.score(test / scale, truth), abs=0.06)
+    assert len(measured["values"]) == 2
 
 
 def test_features_are_computed_once_for_all_protocols_and_no_client_is_built(run, monkeypatch):
@@ -109,10 +115,10 @@ def test_features_are_computed_once_for_all_protocols_and_no_client_is_built(run
     monkeypatch.setattr(build, "Client", None)
     names = ["clustering", "kmeans", "federated-kmeans", "knn", "linear", "semi"]
     monkeypatch.setattr(protocols.SemiSupervised, "accuracies", lambda *_: {"probe_1%": 0.5})
-    found = protocols.evaluate(run, names)
+    measured = protocols.evaluate(run, names)
     assert len(calls) == 1
-    assert list(found) == names
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert list(measured) == names
+    assert json.loads(json.dumps(measured, allow_nan=False)) == measured
 
 
 def test_protocols_are_deterministic_and_do_not_change_the_run(run):
@@ -123,9 +129,9 @@ def test_protocols_are_deterministic_and_do_not_change_the_run(run):
 
 
 def test_semi_has_a_score_for_each_variant_and_share(run):
-    found = protocols.evaluate(run, ["semi"])["semi"]
-    assert list(found) == ["probe_1%", "probe_10%", "finetune_1%", "finetune_10%"]
-    assert all(0 <= score["mean"] <= 1 and score["images"] == 140 for score in found.values())
+    measured = protocols.evaluate(run, ["semi"])["semi"]
+    assert list(measured) == ["probe_1%", "probe_10%", "finetune_1%", "finetune_10%"]
+    assert all(0 <= score["mean"] <= 1 and score["images"] == 140 for score in measured.values())
 
 
 def _blobs(n, seed, distance):
@@ -164,12 +170,12 @@ def mnist(tmp_path):
 def test_a_data_set_with_a_test_split_is_trained_on_train_and_scored_on_test(mnist, tmp_path):
     few = {"partition": {"clients": 2}, "clusters": 2, "evaluation": {"split": "test"}}
     run = experiment.run(parse(SMALL | few | {"data": mnist}), tmp_path / "run")
-    found = protocols.evaluate(run, ["kmeans", "federated-kmeans", "knn", "linear"])
-    assert {score["split"] for scores in found.values() for score in scores.values()} == {"test"}
-    assert {score["images"] for scores in found.values() for score in scores.values()} == {40}
-    assert found["knn"]["acc"]["mean"] < 0.1  # the test labels are swapped
-    assert found["linear"]["acc"]["mean"] < 0.1
-    assert found["kmeans"]["acc"]["mean"] == found["federated-kmeans"]["acc"]["mean"] == 1.0
+    measured = protocols.evaluate(run, ["kmeans", "federated-kmeans", "knn", "linear"])
+    assert {score["split"] for scores in measured.values() for score in scores.values()} == {"test"}
+    assert {score["images"] for scores in measured.values() for score in scores.values()} == {40}
+    assert measured["knn"]["acc"]["mean"] < 0.1  # the test labels are swapped
+    assert measured["linear"]["acc"]["mean"] < 0.1
+    assert measured["kmeans"]["acc"]["mean"] == measured["federated-kmeans"]["acc"]["mean"] == 1.0
 
 
 def test_without_labels_clustering_has_the_scores_that_need_none_and_others_are_refused(tmp_path):
@@ -178,9 +184,9 @@ def test_without_labels_clustering_has_the_scores_that_need_none_and_others_are_
     data = {"name": "arrays", "root": str(tmp_path / "images.npy")}
     table = SMALL | {"data": data, "clusters": 3, "partition": {"clients": 1}}
     run = experiment.run(parse(table), tmp_path / "run")
-    found = protocols.evaluate(run, ["clustering"])["clustering"]
-    assert set(found) <= {"confidence", "balance", "uniformity", "silhouette"}
-    assert 1 / 3 <= found["confidence"]["mean"] <= 1
+    measured = protocols.evaluate(run, ["clustering"])["clustering"]
+    assert set(measured) <= {"confidence", "balance", "uniformity", "silhouette"}
+    assert 1 / 3 <= measured["confidence"]["mean"] <= 1
     with pytest.raises(
         InputError, match="have no labels, which knn, linear would need: use the protocol clustering"
     ):

@@ -1,4 +1,4 @@
-"""A run that is killed at any moment and resumed ends in the same bits as one that was left alone."""
+"""A run that is killed at any moment and resumed is bit-identical to one that was not interrupted."""
 
 import json
 import os
@@ -23,60 +23,60 @@ Command = Callable[..., Result]
 
 
 def outcome(run: Path) -> tuple[Any, ...]:
-    """All that must not depend on interruptions."""
+    """Everything that must not depend on interruptions."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    timeless = [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+    without_times = [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
     files = ("checkpoints/final.safetensors", "assignments.csv", "scores.json", "config.toml")
-    return (timeless, *((run / name).read_bytes() for name in files))
+    return (without_times, *((run / name).read_bytes() for name in files))
 
 
 def finish(process: "subprocess.Popen[str]") -> str:
-    """Wait for success; returns what the process said."""
+    """Wait until the process succeeds; returns its output."""
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     return out + err
 
 
 def wait_for_rows(process: "subprocess.Popen[str]", run: Path, count: int) -> None:
-    """Until so many rounds are over, or the process is."""
-    metrics, patience = run / "metrics.jsonl", time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < patience:
+    """Wait until `count` rounds are done, or the process has ended."""
+    metrics, deadline = run / "metrics.jsonl", time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
         if metrics.exists() and metrics.read_text().count("\n") >= count:
             return
         time.sleep(0.005)
 
 
-def proceed(start: Start, recipe: Path, run: Path) -> "subprocess.Popen[str]":
-    """What a person does after a crash: resume the run, or begin it if it never began."""
+def resume_or_start(start: Start, recipe: Path, run: Path) -> "subprocess.Popen[str]":
+    """Resume the run, or start it if it was killed before it had a configuration."""
     if (run / "config.toml").exists():
         return start("resume", run)
     return start("run", recipe, "--out", run)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
-    path = tmp_path_factory.mktemp("undisturbed") / "run"
+def uninterrupted(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
+    path = tmp_path_factory.mktemp("uninterrupted") / "run"
     experiment.run(config.parse(tomllib.loads(tiny)), path)
     return outcome(path)
 
 
-def test_a_run_killed_at_three_random_moments_ends_in_the_same_bits(
-    recipe: Path, tmp_path: Path, started: Start, undisturbed: tuple[Any, ...]
+def test_a_run_killed_at_three_random_moments_is_bit_identical_to_an_uninterrupted_one(
+    recipe: Path, tmp_path: Path, started: Start, uninterrupted: tuple[Any, ...]
 ) -> None:
     draw, run = random.Random(1), tmp_path / "killed"
-    for rows, most_seconds in ((0, 2.0), (2, 0.1), (7, 0.2)):  # start-up, mid-round, near the end
-        process = proceed(started, recipe, run)
+    for rows, max_seconds in ((0, 2.0), (2, 0.1), (7, 0.2)):  # start-up, mid-round, near the end
+        process = resume_or_start(started, recipe, run)
         if rows:
             wait_for_rows(process, run, rows)
-        time.sleep(draw.uniform(0, most_seconds))
+        time.sleep(draw.uniform(0, max_seconds))
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    finish(proceed(started, recipe, run))
-    assert outcome(run) == undisturbed
+    finish(resume_or_start(started, recipe, run))
+    assert outcome(run) == uninterrupted
 
 
-def test_an_interrupted_run_says_how_to_resume_it(
-    recipe: Path, tmp_path: Path, started: Start, fedmcc: Command, undisturbed: tuple[Any, ...]
+def test_an_interrupted_run_prints_how_to_resume_it(
+    recipe: Path, tmp_path: Path, started: Start, fedmcc: Command, uninterrupted: tuple[Any, ...]
 ) -> None:
     run = tmp_path / "interrupted run"
     process = started("run", recipe, "--out", run)
@@ -87,15 +87,15 @@ def test_an_interrupted_run_says_how_to_resume_it(
     assert f"fedmcc resume '{run}'" in err
     assert "Traceback" not in err
     assert fedmcc("resume", run).exit_code == 0
-    assert outcome(run) == undisturbed
+    assert outcome(run) == uninterrupted
 
 
 @pytest.fixture
 def moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Copies of the folder `run`, as a kill would leave it before each change to the file system."""
+    """Copies of the folder `run` before each change to the file system, as a kill would leave it."""
     copies: list[Path] = []
 
-    def watched(change: Callable[..., Any]) -> Callable[..., Any]:
+    def copying_first(change: Callable[..., Any]) -> Callable[..., Any]:
         def changed(*args: Any, **options: Any) -> Any:
             if (tmp_path / "run").exists():
                 copies.append(tmp_path / "moments" / str(len(copies)))
@@ -104,20 +104,20 @@ def moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
         return changed
 
-    monkeypatch.setattr(os, "fsync", watched(os.fsync))
+    monkeypatch.setattr(os, "fsync", copying_first(os.fsync))
     for name in ("mkdir", "replace", "unlink"):
-        monkeypatch.setattr(Path, name, watched(getattr(Path, name)))
+        monkeypatch.setattr(Path, name, copying_first(getattr(Path, name)))
     return copies
 
 
-ALONE = ("method.rounds=2", "data.limit=64", "clusters=3")
-TOGETHER = (  # all seven stages of FedMCC+, two clients in each round
+ONE_CLIENT = ("method.rounds=2", "data.limit=64", "clusters=3")
+TWO_CLIENTS = (  # all seven stages of FedMCC+, two clients in each round
     *("method.name=fedmcc-plus", "method.rounds=2", "method.polish_rounds=1", "method.prototypes=2"),
     *("data.limit=60", "clusters=2", "partition.clients=2", "training.batch_size=16"),
 )
 
 
-@pytest.mark.parametrize("settings", [ALONE, TOGETHER], ids=["alone", "together"])
+@pytest.mark.parametrize("settings", [ONE_CLIENT, TWO_CLIENTS], ids=["one client", "two clients"])
 def test_every_moment_between_two_changes_on_disk_can_be_resumed(
     recipe: Path,
     tmp_path: Path,
@@ -126,22 +126,22 @@ def test_every_moment_between_two_changes_on_disk_can_be_resumed(
     monkeypatch: pytest.MonkeyPatch,
     settings: tuple[str, ...],
 ) -> None:
-    small = tuple(word for setting in settings for word in ("--set", setting))
-    assert fedmcc("run", recipe, *small, "--out", tmp_path / "run").exit_code == 0
+    options = tuple(part for setting in settings for part in ("--set", setting))
+    assert fedmcc("run", recipe, *options, "--out", tmp_path / "run").exit_code == 0
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert len(moments) >= 25
     for moment in moments:
-        begun = (moment / "config.toml").exists()
-        again = ("resume", moment) if begun else ("run", recipe, *small, "--out", moment)
-        assert fedmcc(*again).exit_code == 0, moment
+        started = (moment / "config.toml").exists()
+        argv = ("resume", moment) if started else ("run", recipe, *options, "--out", moment)
+        assert fedmcc(*argv).exit_code == 0, moment
         assert outcome(moment) == outcome(tmp_path / "run")
 
 
-def test_resuming_leaves_no_litter(unfinished: Path, run: Path, fedmcc: Command) -> None:
-    litter = [unfinished / ".metrics.jsonl.abc", unfinished / "checkpoints" / ".final.safetensors.abc"]
-    for path in (*litter, unfinished / ".mine"):
+def test_resuming_deletes_temporary_files(unfinished: Path, run: Path, fedmcc: Command) -> None:
+    temporary = [unfinished / ".metrics.jsonl.abc", unfinished / "checkpoints" / ".final.safetensors.abc"]
+    for path in (*temporary, unfinished / ".mine"):
         path.write_text("half a")
     assert fedmcc("resume", unfinished).exit_code == 0
-    assert not any(path.exists() for path in litter)
+    assert not any(path.exists() for path in temporary)
     assert (unfinished / ".mine").exists()

@@ -1,4 +1,4 @@
-"""Whatever a person gets wrong is answered by one sentence and exit code 2, and destroys nothing."""
+"""Wrong input ends in one sentence and exit code 2, and changes no file."""
 
 import json
 import subprocess
@@ -13,19 +13,19 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder but the cache."""
+    """Content of every file in a folder, except the cache."""
     files = (path for path in folder.rglob("*") if path.is_file())
-    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-    return {name: content for name, content in found.items() if not name.startswith("cache/")}
+    named = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+    return {name: content for name, content in named.items() if not name.startswith("cache/")}
 
 
 @pytest.fixture
 def refused(fedmcc: Command, tmp_path: Path) -> Callable[..., str]:
-    """Runs a command that must fail as a person's mistake; returns its sentence."""
+    """Runs a command that must fail because of its input; returns the error."""
 
-    def run(*words: object) -> str:
+    def run(*argv: object) -> str:
         before = contents(tmp_path)
-        result = fedmcc(*words)
+        result = fedmcc(*argv)
         assert contents(tmp_path) == before
         return sentence(result.exit_code, result.stderr)
 
@@ -33,7 +33,7 @@ def refused(fedmcc: Command, tmp_path: Path) -> Callable[..., str]:
 
 
 def sentence(code: int, err: str) -> str:
-    """The one line that says what is wrong."""
+    """The one line with the error."""
     assert code == 2, err
     assert "Traceback" not in err
     errors = [line for line in err.splitlines() if line.startswith("Error: ")]
@@ -46,7 +46,7 @@ Refused = Callable[..., str]
 
 
 def cut(path: Path, keep: float = 0.5) -> None:
-    """Lose the end of a file."""
+    """Cut off the end of a file."""
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * keep)])
 
@@ -98,7 +98,9 @@ def test_a_missing_recipe_is_named(refused: Refused) -> None:
     assert "no recipe at nowhere.toml" in refused("run", "nowhere.toml")
 
 
-def test_a_data_set_that_cannot_be_downloaded_says_where_to_put_it(refused: Refused, recipe: Path) -> None:
+def test_a_data_set_that_cannot_be_downloaded_can_be_put_in_place_by_hand(
+    refused: Refused, recipe: Path
+) -> None:
     message = refused("run", recipe, "--set", "data.name=mnist")
     assert "cannot be reached" in message
     assert "by hand" in message
@@ -110,7 +112,7 @@ def test_a_folder_without_images_is_refused(refused: Refused, tmp_path: Path, tr
     assert "half.png" in refused("run", truncated.parent, "--set", "clusters=2")
 
 
-def test_a_folder_without_labels_asks_for_the_number_of_clusters(refused: Refused, pictures: Path) -> None:
+def test_a_folder_without_labels_needs_the_number_of_clusters(refused: Refused, pictures: Path) -> None:
     assert "--set clusters=" in refused("run", pictures)
 
 
@@ -120,7 +122,7 @@ def test_more_clusters_or_a_larger_batch_than_images_is_refused(refused: Refused
     assert "batch_size is 128" in refused("run", pictures, "--set", "clusters=2", "--set", "data.size=16")
 
 
-def test_an_out_folder_that_is_taken_or_impossible_is_refused(
+def test_an_out_folder_that_is_in_use_or_impossible_is_refused(
     refused: Refused, recipe: Path, run: Path
 ) -> None:
     assert "fedmcc resume" in refused("run", recipe, "--out", run)
@@ -130,7 +132,7 @@ def test_an_out_folder_that_is_taken_or_impossible_is_refused(
 
 
 @pytest.mark.parametrize("command", ["resume", "evaluate", "predict", "report", "plot"])
-def test_what_is_no_run_directory_is_refused(
+def test_a_folder_that_is_not_a_run_directory_is_refused(
     refused: Refused, run: Path, pictures: Path, command: str
 ) -> None:
     more = {"predict": [pictures], "plot": ["--out", "figures"]}.get(command, [])
@@ -157,7 +159,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("argv", "hint"),
     [
         (("--protocol", "knn,liner"), "Unknown protocol 'liner'. Did you mean 'linear'?"),
         (("--protocol", "knn", "--seeds", 0), "give 1 or more"),
@@ -166,29 +168,29 @@ def test_a_checkpoint_that_does_not_fit_is_refused(
         (("--protocol", "knn", "--checkpoint", "tiny.toml"), "not a safetensors file"),
     ],
 )
-def test_a_protocol_that_cannot_be_followed_is_named(
-    refused: Refused, recipe: Path, run: Path, words: tuple[object, ...], hint: str
+def test_a_wrong_option_of_evaluate_is_named(
+    refused: Refused, recipe: Path, run: Path, argv: tuple[object, ...], hint: str
 ) -> None:
-    assert hint in refused("evaluate", run, *words)
+    assert hint in refused("evaluate", run, *argv)
 
 
-def test_a_run_that_cannot_be_measured_is_named(refused: Refused, run: Path, pictures: Path) -> None:
-    words = ("evaluate", run, "--protocol", "knn")
+def test_a_run_that_cannot_be_evaluated_is_named(refused: Refused, run: Path, pictures: Path) -> None:
+    argv = ("evaluate", run, "--protocol", "knn")
     (run / "evaluation.json").write_text("{")
-    assert "evaluation.json is damaged" in refused(*words)
+    assert "evaluation.json is damaged" in refused(*argv)
     (run / "evaluation.json").unlink()
     replace_text(run / "config.toml", 'name = "digits"', f'name = "folder"\nroot = "{pictures}"')
-    assert "another architecture" in refused(*words)  # the pictures have three channels
+    assert "another architecture" in refused(*argv)  # the pictures have three channels
     pictures.rename(pictures.parent / "elsewhere")
-    assert f"images of {run} cannot be loaded: There is no folder {pictures}" in refused(*words)
+    assert f"images of {run} cannot be loaded: There is no folder {pictures}" in refused(*argv)
     (run / "checkpoints" / "final.safetensors").unlink()
-    assert "let the run finish" in refused(*words)
+    assert "let the run finish" in refused(*argv)
     (run / "config.toml").write_text("seed = ")
-    assert "not valid TOML" in refused(*words)
+    assert "not valid TOML" in refused(*argv)
 
 
 @pytest.mark.parametrize("file", ["model", "client-0", "extras", "progress"])
-def test_a_damaged_file_in_the_way_of_resuming_is_named(
+def test_a_damaged_file_that_prevents_resuming_is_named(
     refused: Refused, unfinished: Path, file: str
 ) -> None:
     (path,) = (unfinished / "resume").glob(f"{file}*")
@@ -225,7 +227,7 @@ def test_a_table_that_cannot_be_written_is_refused(refused: Refused, run: Path, 
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("argv", "hint"),
     [
         (("list", "method"), "Did you mean 'methods'"),
         (("views", "digits", "--out", "views.jpg"), "ends in .png"),
@@ -235,27 +237,27 @@ def test_a_table_that_cannot_be_written_is_refused(refused: Refused, run: Path, 
         (("plot", ".", "--out", "figures"), "not a run directory"),
     ],
 )
-def test_other_commands_name_the_mistake_too(refused: Refused, words: tuple[str, ...], hint: str) -> None:
-    assert hint in refused(*words)
+def test_other_commands_name_the_mistake_too(refused: Refused, argv: tuple[str, ...], hint: str) -> None:
+    assert hint in refused(*argv)
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("argv", "hint"),
     [
         (("run", "nowhere.toml"), "no recipe at nowhere.toml"),
         (("evaluate", "{run}"), "damaged"),
     ],
 )
-def test_processes_answer_mistakes_in_the_same_way(
-    started: Start, recipe: Path, run: Path, words: tuple[str, ...], hint: str
+def test_a_command_in_its_own_process_reports_mistakes_in_the_same_way(
+    started: Start, recipe: Path, run: Path, argv: tuple[str, ...], hint: str
 ) -> None:
     cut(run / "checkpoints" / "final.safetensors")
-    process = started(*(word.format(recipe=recipe, run=run) for word in words))
+    process = started(*(argument.format(recipe=recipe, run=run) for argument in argv))
     err = process.communicate(timeout=120)[1]
     assert hint in sentence(process.returncode, err)
 
 
-def test_a_full_disk_is_a_sentence_and_not_the_persons_mistake(
+def test_a_full_disk_is_one_sentence_and_exit_code_1(
     fedmcc: Command, recipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -268,25 +270,25 @@ def test_a_full_disk_is_a_sentence_and_not_the_persons_mistake(
     assert result.stderr.count("Error: ") == 1
 
 
-def test_a_diverging_run_is_a_sentence_and_not_the_persons_mistake(fedmcc: Command, recipe: Path) -> None:
+def test_a_diverging_run_is_one_sentence_and_exit_code_1(fedmcc: Command, recipe: Path) -> None:
     result = fedmcc("run", recipe, "--out", "new", "--set", "training.learning_rate=1e30")
     assert result.exit_code == 1
     assert "lower training.learning_rate" in result.stderr
 
 
-def test_a_simulation_does_not_begin_in_the_folder_of_another_run(
+def test_a_simulation_does_not_start_in_the_folder_of_another_run(
     refused: Refused, recipe: Path, run: Path
 ) -> None:
     assert "is not empty" in refused("run", recipe, "--engine", "flower-simulation", "--out", run)
 
 
 @pytest.mark.parametrize("option", ["--profile", "--tensorboard"])
-def test_options_that_a_simulation_does_not_have_are_refused(
+def test_options_that_a_simulation_does_not_support_are_refused(
     refused: Refused, recipe: Path, option: str
 ) -> None:
     assert f"{option} does not work" in refused("run", recipe, "--engine", "flower-simulation", option)
 
 
-def test_a_simulation_that_cannot_work_is_refused_before_it_begins(refused: Refused, recipe: Path) -> None:
-    words = ("--set", "partition.clients=2", "--set", "federation.count=9")
-    assert "federation.count" in refused("run", recipe, "--engine", "flower-simulation", *words)
+def test_an_invalid_simulation_is_refused_before_it_starts(refused: Refused, recipe: Path) -> None:
+    argv = ("--set", "partition.clients=2", "--set", "federation.count=9")
+    assert "federation.count" in refused("run", recipe, "--engine", "flower-simulation", *argv)

@@ -75,14 +75,14 @@ def labelled(encoded: EncodedImages, split: str) -> LabelledImages:
 
 def hold_out_fifth(encoded: EncodedImages) -> tuple[LabelledImages, LabelledImages]:
     """Labelled images to train and to test on: a fifth of every class is held out, the same in every run."""
-    known = labelled(encoded, encoded.images.split)
-    test_rows = stratified(known.labels, HELD_OUT_SHARE, generator(0, "held-out"), minimum=0)
+    images = labelled(encoded, encoded.images.split)
+    test_rows = stratified(images.labels, HELD_OUT_SHARE, generator(0, "held-out"), minimum=0)
     if len(test_rows) == 0:
         raise InputError("No class has 3 labelled images, which holding one out needs: give more images.")
-    train_rows = np.setdiff1d(np.arange(len(known.rows)), test_rows)
+    train_rows = np.setdiff1d(np.arange(len(images.rows)), test_rows)
     return (
-        LabelledImages(encoded, known.rows[train_rows], "the rest"),
-        LabelledImages(encoded, known.rows[test_rows], HELD_OUT_SPLIT),
+        LabelledImages(encoded, images.rows[train_rows], "the rest"),
+        LabelledImages(encoded, images.rows[test_rows], HELD_OUT_SPLIT),
     )
 
 
