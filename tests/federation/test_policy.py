@@ -149,7 +149,20 @@ def test_a_refused_client_continues_from_its_previous_state():
     assert (refused[0].dropped, dropped[0].dropped, dropped[0].refused) == ((), (2,), ())
     assert [update.client for update in refused[1].updates] == [0, 1, 2]
     assert _same(refused[-1], dropped[-1])
-    assert refused[0].progress.frozen_sent == {0, 1}
+
+
+def test_a_refused_client_is_sent_the_frozen_parts_again():
+    engine = Recording()
+    stage = Stage(name="head", rounds=2, epochs=1, trained=HEAD, shared=HEAD, frozen=("online.encoder",))
+    attack = ATTACKS["not finite"]
+    tampering = Tampering(
+        engine, lambda n, update: attack(update) if (n, update.client) == (1, 1) else [update]
+    )
+    first, second = _all_rounds(tampering, range(3), stage)
+    assert first.progress.holders == {"online.encoder": {0, 2}}
+    assert second.progress.holders == {"online.encoder": {0, 1, 2}}
+    with_encoder = {client for client, task in engine.tasks[1].items() if select(task.weights, stage.frozen)}
+    assert with_encoder == {1}
 
 
 def test_a_round_with_too_few_updates_is_repeated_and_affects_only_the_statistics():

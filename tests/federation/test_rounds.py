@@ -13,7 +13,7 @@ from fedmcc.methods.mcc import MCC
 from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.networks.initialise import initialise
 from fedmcc.numerics.randomness import generator
-from fedmcc.numerics.state_dicts import detached
+from fedmcc.numerics.state_dicts import detached, select
 from fedmcc.training.loop import Step, Training, trainable
 from fedmcc.views import preset
 
@@ -145,7 +145,7 @@ def test_frozen_parts_are_sent_once_to_each_client():
         names = [{name.split(".")[1] for name in tasks[client].weights} for tasks in engine.tasks]
         assert names == [{"encoder", "cluster_projector"}, {"cluster_projector"}, {"cluster_projector"}]
     assert first.bytes_down > second.bytes_down == second.bytes_up
-    assert second.progress.frozen_sent == {0, 1}
+    assert second.progress.holders == {"online.encoder": {0, 1}}
 
 
 def test_a_client_that_joins_later_gets_the_frozen_parts_then():
@@ -156,13 +156,54 @@ def test_a_client_that_joins_later_gets_the_frozen_parts_then():
     assert "online.encoder" in {name.rsplit(".stages", 1)[0] for name in engine.tasks[1][1].weights}
 
 
-def test_a_new_stage_starts_at_its_first_round_and_sends_its_frozen_parts():
+def _parts(tasks):
+    return {name.split(".")[1] for name in tasks[0].weights}
+
+
+@pytest.mark.parametrize(
+    ("frozen", "sent"),
+    [
+        (("online.encoder",), {"cluster_projector"}),
+        ((), {"cluster_projector"}),
+        (
+            ("online.encoder", "online.instance_projector"),
+            {"instance_projector", "cluster_projector"},
+        ),
+    ],
+)
+def test_a_new_stage_sends_the_frozen_parts_that_a_client_does_not_hold(frozen, sent):
     engine = Recording()
     (old,) = _all_rounds(engine, [0], _head(rounds=1))
-    other = Stage(name="other", rounds=1, epochs=1, trained=HEAD, shared=HEAD, frozen=("online.encoder",))
+    other = Stage(name="other", rounds=1, epochs=1, trained=HEAD, shared=HEAD, frozen=frozen)
     (round,) = _all_rounds(engine, [0], other, old.progress)
     assert (round.progress.stage, round.progress.round) == ("other", 1)
-    assert any(name.startswith("online.encoder.") for name in engine.tasks[1][0].weights)
+    assert _parts(engine.tasks[1]) == sent
+
+
+def test_parts_that_a_stage_between_did_not_freeze_are_sent_again():
+    engine = Recording()
+    (old,) = _all_rounds(engine, [0], _head(rounds=1))
+    between = Stage(name="between", rounds=1, epochs=1, trained=HEAD, shared=HEAD)
+    (middle,) = _all_rounds(engine, [0], between, old.progress)
+    again = Stage(name="again", rounds=1, epochs=1, trained=HEAD, shared=HEAD, frozen=("online.encoder",))
+    _all_rounds(engine, [0], again, middle.progress)
+    assert _parts(engine.tasks[2]) == {"encoder", "cluster_projector"}
+
+
+class Rewriting(Stage):
+    """A stage whose server changes the frozen encoder."""
+
+    def combine(self, updates, model):
+        return Aggregate(
+            {**super().combine(updates, model).weights, **select(model, ("online.encoder",))}, {}
+        )
+
+
+def test_frozen_parts_that_the_server_changed_are_sent_again():
+    engine = Recording()
+    stage = Rewriting(name="head", rounds=2, epochs=1, trained=HEAD, shared=HEAD, frozen=("online.encoder",))
+    _all_rounds(engine, [0], stage)
+    assert [_parts(tasks) for tasks in engine.tasks] == [{"encoder", "cluster_projector"}] * 2
 
 
 def test_loss_of_a_round_is_the_mean_over_images():

@@ -33,7 +33,7 @@ def _moment(round, value, clients=(0, 1)):
         stage="joint",
         round=round,
         extras={"mean": torch.tensor([value])},
-        frozen_sent=frozenset(clients),
+        holders={"online.encoder": frozenset(clients)},
     )
     states = {client: {"net.w": torch.full((2,), value + client)} for client in clients}
     return progress, round, states
@@ -48,7 +48,7 @@ def _numbers(progress, rows, states):
     """All values as plain numbers, to compare them."""
     client_states = {k: {n: v.tolist() for n, v in state.items()} for k, state in states.items()}
     tensors = [{n: v.tolist() for n, v in state.items()} for state in (progress.model, progress.extras)]
-    return progress.stage, progress.round, progress.frozen_sent, rows, tensors, client_states
+    return progress.stage, progress.round, progress.holders, rows, tensors, client_states
 
 
 def _loaded(run):
@@ -187,7 +187,13 @@ def test_shapes_are_read_without_the_tensors(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"clients": ["a"]}, {"met": 3}, {"clients": {"x": "extras-joint-000001.safetensors"}}]
+    "change",
+    [
+        {"clients": ["a"]},
+        {"holders": 3},
+        {"holders": {"online.encoder": ["a"]}},
+        {"clients": {"x": "extras-joint-000001.safetensors"}},
+    ],
 )
 def test_a_damaged_listing_is_named(run, change):
     _save(run, _moment(1, 0.25))

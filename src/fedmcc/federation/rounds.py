@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -82,6 +82,9 @@ class Policy:
         return sorted(clients[index] for index in generator.choice(len(clients), size, replace=False))
 
 
+Holders = Mapping[str, frozenset[int]]  # a frozen part -> the clients that hold its global values
+
+
 @dataclass(frozen=True, eq=False)
 class Progress:
     """The server's complete state after a round, from which training can resume."""
@@ -90,7 +93,7 @@ class Progress:
     stage: str = ""
     round: int = 0
     extras: State = field(default_factory=dict)  # sent with the next tasks
-    frozen_sent: frozenset[int] = frozenset()  # clients that have the frozen parts of the stage
+    holders: Holders = field(default_factory=dict)  # of the stage's frozen parts
 
 
 class Traffic(NamedTuple):
@@ -134,7 +137,8 @@ def rounds(
     """Run Algorithms 1 and 2 at the server, starting from `progress`; the caller saves and evaluates."""
     server = _Server(stage, engine, sorted(clients), policy or Policy())
     if progress.stage != stage.name:
-        progress = Progress(progress.model, stage.name)
+        holders = {part: progress.holders.get(part, frozenset()) for part in stage.frozen}
+        progress = Progress(progress.model, stage.name, holders=holders)
     while progress.round < stage.rounds:
         round = yield from server.round(progress)
         progress = round.progress
@@ -165,7 +169,7 @@ class _Server:
                 raise RoundFailedError(_failure(progress, attempts, options.minimum))
             drawn = self.policy.draw(self.clients, self.stage.name, progress.round + 1, len(attempts) + 1)
             attempts.append((yield from self._attempt(progress, drawn, traffic)))
-            progress = replace(progress, frozen_sent=progress.frozen_sent - attempts[-1].state_lost)
+            progress = replace(progress, holders=_without(progress.holders, attempts[-1].state_lost))
         updates = attempts[-1].updates
         with timed("averaging"):
             next_progress = _advance(self.stage, progress, updates, self.policy)
@@ -206,13 +210,16 @@ class _Server:
     def _tasks(self, progress: Progress, clients: Sequence[int]) -> list[Task]:
         half, stage = self.policy.federation.half, self.stage
         model = pack(progress.model) if half else progress.model
-        shared = select(model, stage.shared)
-        with_frozen = select(model, (*stage.frozen, *stage.shared))
-        number, extras, done = progress.round + 1, progress.extras, progress.frozen_sent
-        return [
-            Task(client, stage.name, number, shared if client in done else with_frozen, extras, half)
-            for client in clients
-        ]
+        weights: dict[tuple[str, ...], State] = {}  # by missing parts: clients that miss the same share it
+        tasks = []
+        for client in clients:
+            missing = tuple(part for part in stage.frozen if client not in progress.holders.get(part, ()))
+            if missing not in weights:
+                weights[missing] = select(model, (*missing, *stage.shared))
+            tasks.append(
+                Task(client, stage.name, progress.round + 1, weights[missing], progress.extras, half)
+            )
+        return tasks
 
     def _events(self, tasks: Sequence[Task]) -> Generator[Step, None, list[Outcome]]:
         events: list[Outcome] = []
@@ -252,8 +259,23 @@ def _advance(stage: Stage, progress: Progress, updates: Sequence[Update], policy
         model={**progress.model, **combined.weights},
         round=progress.round + 1,
         extras=combined.extras,
-        frozen_sent=progress.frozen_sent | {update.client for update in updates},
+        holders=_new_holders(stage, progress, combined.weights, updates),
     )
+
+
+def _new_holders(stage: Stage, progress: Progress, weights: State, updates: Sequence[Update]) -> Holders:
+    """Whoever answered holds the frozen parts; nobody holds a part that the server has just changed."""
+    clients = {update.client for update in updates}
+    return {
+        part: frozenset()
+        if select(progress.model, (part,)).keys() & weights.keys()
+        else progress.holders.get(part, frozenset()) | clients
+        for part in stage.frozen
+    }
+
+
+def _without(holders: Holders, clients: frozenset[int]) -> Holders:
+    return {part: holding - clients for part, holding in holders.items()}
 
 
 def _mean_loss(updates: Sequence[Update]) -> float | None:

@@ -85,7 +85,8 @@ def save_progress(
         "stage": progress.stage,
         "round": progress.round,
         "rows": rows,
-        "met": sorted(progress.frozen_sent),
+        "holders": {part: sorted(clients) for part, clients in progress.holders.items()},
+        "met": [],  # 0.1 requires it, and sends frozen parts again
         "model": f"model-{suffix}",
         "extras": f"extras-{suffix}",
         "clients": files,
@@ -107,7 +108,7 @@ def load_progress(run: Run) -> Saved | None:
             stage=listing["stage"],
             round=listing["round"],
             extras=load_state(folder / listing["extras"]),
-            frozen_sent=frozenset(listing["met"]),
+            holders={part: frozenset(map(int, held)) for part, held in listing.get("holders", {}).items()},
         )
         clients = {int(client): folder / name for client, name in listing["clients"].items()}
         for path in clients.values():
