@@ -4,14 +4,18 @@ scikit-learn is imported inside the functions: a site starts a process for every
 """
 
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float, Float32, Int32, Int64
 from threadpoolctl import threadpool_limits
 
 if TYPE_CHECKING:
     from sklearn.cluster import KMeans
+
+Labels = Int32[np.ndarray, " n"]
 
 RESTARTS = 20  # on features of handwritten digits, half of them end in a poor local optimum
 MAX_RESTART_ROWS = 10_000  # larger inputs run the restarts on a sample; the best one is refined on all rows
@@ -26,17 +30,66 @@ def fit(
 ) -> "KMeans":
     """Fit k-means to rows with optional weights and keep the best restart; needs at least `clusters` rows."""
     from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
 
     model = KMeans(clusters, n_init=restarts, random_state=seed % 2**32)  # the range scikit-learn accepts
-    # Threads add their partial sums in the order in which they finish: only one thread is deterministic.
-    with warnings.catch_warnings(), threadpool_limits(1, user_api="openmp"):
-        # Fewer distinct rows than clusters leave some clusters empty, which is visible in the scores.
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with _deterministic():
         if weights is not None or len(rows) <= max(MAX_RESTART_ROWS, clusters):
             return model.fit(rows, sample_weight=weights)
         sample = np.random.default_rng(seed).choice(len(rows), max(MAX_RESTART_ROWS, clusters), replace=False)
         return KMeans(clusters, n_init=1, init=model.fit(rows[sample]).cluster_centers_).fit(rows)
+
+
+def fit_each(rows: Float32[np.ndarray, "n d"], clusters: int, seeds: Sequence[int]) -> list[Labels]:
+    """Return the clusters of a k-means for each seed, those of `fit` with one restart.
+
+    All seeds share one matrix of distances, so that choosing their first centres takes little time.
+    """
+    from sklearn.cluster import KMeans
+
+    distances = _squared_distances(rows)
+    chosen = [_spread_out(distances, clusters, seed) for seed in seeds]
+    with _deterministic():
+        return [KMeans(clusters, n_init=1, init=rows[centres]).fit(rows).labels_ for centres in chosen]
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    from sklearn.exceptions import ConvergenceWarning
+
+    # Threads add their partial sums in the order in which they finish: only one thread is deterministic.
+    with warnings.catch_warnings(), threadpool_limits(1, user_api="openmp"):
+        # Fewer distinct rows than clusters leave some clusters empty, which is visible in the scores.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield
+
+
+def _squared_distances(rows: Float32[np.ndarray, "n d"]) -> Float32[np.ndarray, "n n"]:
+    centred = (rows - rows.mean(axis=0)).astype(np.float64)  # as scikit-learn does, against cancellation
+    lengths = np.square(centred).sum(axis=1)
+    squared = lengths[:, None] + lengths - 2 * (centred @ centred.T)
+    np.fill_diagonal(squared, 0)
+    return np.asarray(squared.clip(0), dtype=np.float32)
+
+
+def _spread_out(distances: Float32[np.ndarray, "n n"], count: int, seed: int) -> Int64[np.ndarray, " count"]:
+    """Choose rows as first centres by greedy k-means++ (Arthur and Vassilvitskii 2007).
+
+    Random numbers are drawn in scikit-learn's order: equal seeds choose the rows that `fit` starts from.
+    """
+    nodes, trials = len(distances), 2 + int(np.log(count))
+    draw, ones = np.random.RandomState(seed % 2**32), np.ones(nodes, dtype=np.float32)
+    chosen = [draw.choice(nodes, p=ones / ones.sum())]
+    nearest = distances[chosen[0]]
+    total = nearest @ ones
+    while len(chosen) < count:
+        places = np.searchsorted(np.cumsum(nearest), draw.uniform(size=trials) * total)
+        candidates = places.clip(max=nodes - 1)
+        after = np.minimum(nearest, distances[candidates])
+        totals = after @ ones
+        best = totals.argmin()
+        chosen.append(candidates[best])
+        nearest, total = after[best], totals[best]
+    return np.array(chosen)
 
 
 def merge_small_clusters(
