@@ -37,9 +37,10 @@ def test_runs_that_share_their_distances_are_those_of_scikit_learn(rows, cluster
     points = kmeans.unit_rows(draw.normal(size=(rows, 8)).astype(np.float32))
     seeds = range(2**32 - 3, 2**32 + 4)  # also beyond the range that scikit-learn takes
     expected = [kmeans.fit(points, clusters, seed, restarts=1).labels_ for seed in seeds]
-    np.testing.assert_array_equal(kmeans.fit_each(points, clusters, seeds), expected)
+    found = [model.labels_ for model in kmeans.fit_each(points, clusters, seeds)]
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_equal_rows_leave_clusters_empty_without_an_error():
-    (labels,) = kmeans.fit_each(np.ones((5, 2), dtype=np.float32), 3, [0])
-    assert len(np.unique(labels)) == 1
+    (model,) = kmeans.fit_each(np.ones((5, 2), dtype=np.float32), 3, [0])
+    assert len(np.unique(model.labels_)) == 1

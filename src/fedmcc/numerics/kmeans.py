@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Float32, Int32, Int64
+from jaxtyping import Float, Float32, Int64
 from threadpoolctl import threadpool_limits
 
 if TYPE_CHECKING:
     from sklearn.cluster import KMeans
-
-Labels = Int32[np.ndarray, " n"]
 
 RESTARTS = 20  # on features of handwritten digits, half of them end in a poor local optimum
 MAX_RESTART_ROWS = 10_000  # larger inputs run the restarts on a sample; the best one is refined on all rows
@@ -36,20 +34,24 @@ def fit(
         if weights is not None or len(rows) <= max(MAX_RESTART_ROWS, clusters):
             return model.fit(rows, sample_weight=weights)
         sample = np.random.default_rng(seed).choice(len(rows), max(MAX_RESTART_ROWS, clusters), replace=False)
-        return KMeans(clusters, n_init=1, init=model.fit(rows[sample]).cluster_centers_).fit(rows)
+        return fit_from(rows, model.fit(rows[sample]).cluster_centers_)
 
 
-def fit_each(rows: Float32[np.ndarray, "n d"], clusters: int, seeds: Sequence[int]) -> list[Labels]:
-    """Return the clusters of a k-means for each seed, those of `fit` with one restart.
+def fit_each(rows: Float32[np.ndarray, "n d"], clusters: int, seeds: Sequence[int]) -> list["KMeans"]:
+    """Fit one k-means for each seed, as `fit` does with one restart.
 
     All seeds share one matrix of distances, so that choosing their first centres takes little time.
     """
+    distances = _squared_distances(rows)
+    return [fit_from(rows, rows[_spread_out(distances, clusters, seed)]) for seed in seeds]
+
+
+def fit_from(rows: Float[np.ndarray, "n d"], centres: Float[np.ndarray, "k d"]) -> "KMeans":
+    """Fit k-means from these first centres."""
     from sklearn.cluster import KMeans
 
-    distances = _squared_distances(rows)
-    chosen = [_spread_out(distances, clusters, seed) for seed in seeds]
     with _deterministic():
-        return [KMeans(clusters, n_init=1, init=rows[centres]).fit(rows).labels_ for centres in chosen]
+        return KMeans(len(centres), n_init=1, init=centres).fit(rows)
 
 
 @contextmanager

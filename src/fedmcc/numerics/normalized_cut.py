@@ -29,7 +29,8 @@ def cut(affinity: Affinity, parts: int, balance: float = 1.0, seed: int = 0) -> 
     normalised = affinity / np.sqrt(np.outer(degrees, degrees))
     _, vectors = eigh(normalised, subset_by_index=(nodes - parts, nodes - 1))
     rows = kmeans.unit_rows(vectors.astype(np.float32))
-    candidates = kmeans.fit_each(rows, parts, range(seed, seed + CANDIDATES))
+    models = kmeans.fit_each(rows, parts, range(seed, seed + CANDIDATES))
+    candidates: list[Parts] = [model.labels_ for model in models]
     return min(candidates, key=lambda candidate: cost(affinity, candidate, parts, balance))
 
 
