@@ -124,4 +124,4 @@ def test_scores_of_a_sample_state_its_size(written: Callable[..., Run]) -> None:
     run.write_json("scores.json", scores | {"sampled": {"knn": 2000, "pixels": 10_000}})
     *_, pixels, knn = score_tiles(read_run(run.path))
     assert pixels.meaning == "ACC without any training; centres from a sample of 10,000"
-    assert knn.meaning.endswith("200 neighbours; on a sample of 2,000")
+    assert knn.meaning.endswith("neighbours; on a sample of 2,000")
