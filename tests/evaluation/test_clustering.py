@@ -143,3 +143,9 @@ def test_raw_kmeans_on_more_images_than_fit_in_memory_uses_a_sample(monkeypatch:
     images = np.random.default_rng(0).integers(0, 60, (40, 1, 4, 4)) + 180 * labels[:, None, None, None]
     assigned = raw_kmeans(images.astype(np.uint8), 2, seed=0)
     assert accuracy(labels, assigned) == 1
+
+
+def test_centres_of_a_sample_assign_all_images() -> None:
+    labels = np.arange(40) % 2
+    images = np.random.default_rng(0).integers(0, 60, (40, 1, 4, 4)) + 180 * labels[:, None, None, None]
+    assert accuracy(labels, raw_kmeans(images.astype(np.uint8), 2, seed=0, max_images=9)) == 1

@@ -91,3 +91,20 @@ def test_random_labels_have_the_accuracy_of_chance() -> None:
     rows, labels = random.normal(size=(4000, 5)).astype(np.float32), random.integers(0, 10, 4000)
     accuracy = WeightedKNN().accuracy(rows[:1000], labels[:1000], rows[1000:], labels[1000:])
     assert accuracy == pytest.approx(0.1, abs=5 * np.sqrt(0.1 * 0.9 / 3000))
+
+
+def test_a_sample_of_queries_is_voted_on_by_all_other_images() -> None:
+    rows, labels = noisy(80, 3)
+    queries = np.random.default_rng(7).choice(80, 30, replace=False)
+    others = [np.delete(np.arange(80), index) for index in range(80)]
+    winners = [
+        naive_winner(rows[i].astype(float), rows[others[i]], labels[others[i]], WeightedKNN(9))
+        for i in queries
+    ]
+    found = WeightedKNN(9).leave_one_out(rows, labels, max_queries=30, seed=7)
+    assert found == pytest.approx(np.mean(winners == labels[queries]))
+
+
+def test_as_many_queries_as_images_are_all_images() -> None:
+    rows, labels = noisy(50, 4)
+    assert WeightedKNN().leave_one_out(rows, labels, 50) == WeightedKNN().leave_one_out(rows, labels)

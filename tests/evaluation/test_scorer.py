@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,11 @@ from fedmcc.data import load_dataset
 from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
 from fedmcc.evaluation import scorer as scorer_module
+from fedmcc.evaluation.knn import WeightedKNN
 from fedmcc.evaluation.options import Evaluation
 from fedmcc.evaluation.scorer import Scorer
 from fedmcc.networks.momentum import Branch
+from fedmcc.numerics import kmeans
 from fedmcc.views import Views, preset
 
 
@@ -196,3 +199,31 @@ def test_a_changed_encoder_encodes_again_and_a_new_head_uses_cached_features():
         branch.encoder.weight.mul_(2)
     np.testing.assert_allclose(scorer.extract(branch).features, 2 * first.features)
     assert branch.encoder.count == 2 * 40
+
+
+def test_a_large_set_is_scored_on_samples_whose_sizes_are_stated(monkeypatch):
+    monkeypatch.setattr(scorer_module, "KNN_QUERIES", 10)
+    scorer, branch = _scorer(n=60), Branch(Pixels(), cluster_projector=Sides())
+    scorer = replace(scorer, options=Evaluation(sample_above=30))
+    final = scorer.final(branch, scorer.extract(branch))
+    assert final["sampled"] == {"knn": 10, "pixels": 30}
+    assert final["scores"]["pixels"]["acc"] == final["knn"] == 1.0
+    assert sum(final["sizes"]) == 60
+
+
+@pytest.mark.parametrize("above", [0, 60, 10_000])
+def test_sets_up_to_the_limit_are_scored_on_all_images_and_0_is_no_limit(above, monkeypatch):
+    monkeypatch.setattr(scorer_module, "KNN_QUERIES", 10)
+    scorer, branch = _scorer(n=60), Branch(Pixels(), cluster_projector=Sides())
+    scorer = replace(scorer, options=Evaluation(sample_above=above))
+    extracted = scorer.extract(branch)
+    final = scorer.final(branch, extracted)
+    assert "sampled" not in final
+    assert final["knn"] == WeightedKNN().leave_one_out(extracted.features, scorer.images.labels)
+    pixels = kmeans.fit(scorer.images.images.reshape(60, -1).astype(np.float32) / 255, 2, seed=0).labels_
+    assert final["scores"]["pixels"]["acc"] == _accuracy(scorer.images.labels, pixels, 2)
+
+
+def test_a_negative_limit_of_images_is_refused():
+    with pytest.raises(InputError, match="sample_above is -1"):
+        Evaluation(sample_above=-1)

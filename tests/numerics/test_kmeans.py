@@ -29,3 +29,18 @@ def test_a_minimum_of_one_keeps_all_centres_and_one_always_remains(min_size, cou
     centres, sizes = kmeans.merge_small_clusters(ROWS, model, min_size)
     assert len(centres) == len(sizes) == count
     assert min_size > 1 or np.array_equal(centres, model.cluster_centers_)
+
+
+@pytest.mark.parametrize(("rows", "clusters"), [(30, 4), (200, 20), (500, 60)])
+def test_runs_that_share_their_distances_are_those_of_scikit_learn(rows, clusters):
+    draw = np.random.default_rng(clusters)
+    points = kmeans.unit_rows(draw.normal(size=(rows, 8)).astype(np.float32))
+    seeds = range(2**32 - 3, 2**32 + 4)  # also beyond the range that scikit-learn takes
+    expected = [kmeans.fit(points, clusters, seed, restarts=1).labels_ for seed in seeds]
+    found = [model.labels_ for model in kmeans.fit_each(points, clusters, seeds)]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_equal_rows_leave_clusters_empty_without_an_error():
+    (model,) = kmeans.fit_each(np.ones((5, 2), dtype=np.float32), 3, [0])
+    assert len(np.unique(model.labels_)) == 1

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from scipy.linalg import eigh
 from scipy.sparse.csgraph import connected_components
+from scipy.special import entr
 
 from fedmcc.evaluation.clustering import accuracy
+from fedmcc.numerics import kmeans
 from fedmcc.numerics.normalized_cut import cost, cut
 
 
@@ -65,3 +68,19 @@ def test_nodes_without_edges_are_allowed():
 
 def test_as_many_parts_as_nodes_leave_each_node_alone():
     np.testing.assert_array_equal(cut(np.eye(3), 5), [0, 1, 2])
+
+
+@pytest.mark.parametrize("clusters", [2, 5, 12])
+def test_the_cut_is_the_one_of_separate_runs_of_k_means_and_sums_over_all_triples(clusters):
+    affinity, _ = _graph([6] * clusters, between=0.3, seed=clusters)
+    degrees = affinity.sum(axis=1)
+    _, vectors = eigh(affinity / np.sqrt(np.outer(degrees, degrees)))
+    rows = kmeans.unit_rows(vectors[:, -clusters:].astype(np.float32))
+    candidates = [kmeans.fit(rows, clusters, seed, restarts=1).labels_ for seed in range(20)]
+    costs = []
+    for candidate in candidates:
+        members = np.eye(clusters)[candidate]
+        volumes = degrees @ members
+        inside = np.einsum("ip,ij,jp->p", members, affinity, members)
+        costs.append((1 - inside / volumes).mean() - entr(volumes / volumes.sum()).sum())
+    np.testing.assert_array_equal(cut(affinity, clusters), candidates[np.argmin(costs)])

@@ -115,3 +115,13 @@ def test_knn_has_at_most_all_other_images_as_neighbours_and_no_score_is_minus_ze
     run.write_json("scores.json", scores)
     _, _, ari, knn = score_tiles(read_run(run.path))
     assert (ari.value, knn.meaning) == ("0.000", "leave-one-out accuracy with 3 neighbours")
+
+
+def test_scores_of_a_sample_state_its_size(written: Callable[..., Run]) -> None:
+    run = written()
+    half = {"acc": 0.5, "nmi": 0.5, "ari": 0.5}
+    scores = {"scores": {"head": half, "pixels": half}, "knn": 0.5, "images": 50_000}
+    run.write_json("scores.json", scores | {"sampled": {"knn": 2000, "pixels": 10_000}})
+    *_, pixels, knn = score_tiles(read_run(run.path))
+    assert pixels.meaning == "ACC without any training; centres from a sample of 10,000"
+    assert knn.meaning.endswith("neighbours; on a sample of 2,000")

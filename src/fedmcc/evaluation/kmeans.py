@@ -13,10 +13,11 @@ from fedmcc.evaluation.features import extract
 from fedmcc.messages import Update
 from fedmcc.methods.federated_kmeans import Centroids, FederatedKMeans, Whitening
 from fedmcc.networks.momentum import Branch, Network
-from fedmcc.numerics.kmeans import fit, unit_rows
+from fedmcc.numerics.kmeans import RESTARTS, fit, fit_each, fit_from, unit_rows
 from fedmcc.numerics.state_dicts import copy_into
 
 MAX_PIXELS = 2**28  # 1 GiB as 32-bit floats: all of CIFAR, or 1,783 colour images of 224 px
+RESTART_IMAGES = 2_500  # on which restarts of k-means on pixels are tried, if the images are a sample
 
 Assigned = Int64[np.ndarray, " n"]
 Rows = Float32[np.ndarray, "n d"]
@@ -46,18 +47,36 @@ def federated_kmeans(
     return np.asarray(assignments.argmax(axis=1), dtype=np.int64)
 
 
-def raw_kmeans(images: UInt8[np.ndarray, "n c h w"], clusters: int, seed: int) -> Assigned:
+def raw_kmeans(
+    images: UInt8[np.ndarray, "n c h w"], clusters: int, seed: int, max_images: int | None = None
+) -> Assigned:
     """Cluster of each image, by k-means on its pixels in [0, 1].
 
-    If the images have more than MAX_PIXELS, the centres are fitted on a random sample of them.
+    If there are more than `max_images`, or they have more than MAX_PIXELS, the centres are fitted on a random
+    sample of them.
     """
-    size = max(clusters, MAX_PIXELS // max(1, images[:1].size))
-    rows = np.arange(len(images))
-    if len(images) > size:
-        rows = np.sort(np.random.default_rng(seed).choice(rows, size, replace=False))
-    model = _fit(_pixels(images[rows]), clusters, seed)
+    size, rows = images_at_once(images, clusters), np.arange(len(images))
+    sampled = max_images is not None and len(images) > max_images
+    most = max(clusters, min(size, max_images)) if max_images is not None and sampled else size
+    if len(images) > most:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
+    model = (_fit_quickly if sampled else _fit)(_pixels(images[rows]), clusters, seed)
     blocks = [_predict(model, _pixels(images[start : start + size])) for start in range(0, len(images), size)]
     return np.concatenate(blocks)
+
+
+def images_at_once(images: UInt8[np.ndarray, "n c h w"], clusters: int) -> int:
+    """How many of these images have MAX_PIXELS together."""
+    return max(clusters, MAX_PIXELS // max(1, images[:1].size))
+
+
+def _fit_quickly(rows: Rows, clusters: int, seed: int) -> KMeans:
+    """Fit k-means with the restarts on a part of the rows, whose distances are computed once for all."""
+    count = max(RESTART_IMAGES, clusters)
+    some = rows[np.random.default_rng(seed).permutation(len(rows))[:count]]
+    models = fit_each(some, clusters, range(seed, seed + RESTARTS))
+    best = min(models, key=lambda model: float(model.inertia_))
+    return fit_from(rows, best.cluster_centers_)
 
 
 def _fit(rows: Rows, clusters: int, seed: int) -> KMeans:

@@ -10,10 +10,10 @@ from fedmcc.data.base import Images, ImageSet
 from fedmcc.evaluation.assignments import Assignment
 from fedmcc.evaluation.clustering import ClusterScores, cluster_sizes, score
 from fedmcc.evaluation.features import EncoderCache, Extracted, assign, encode
-from fedmcc.evaluation.kmeans import Assigned, kmeans, raw_kmeans
+from fedmcc.evaluation.kmeans import Assigned, images_at_once, kmeans, raw_kmeans
 from fedmcc.evaluation.knn import WeightedKNN
 from fedmcc.evaluation.label_free import collapse_warning, score_without_labels
-from fedmcc.evaluation.options import Evaluation
+from fedmcc.evaluation.options import KNN_QUERIES, Evaluation
 from fedmcc.networks.momentum import Branch
 from fedmcc.numerics.randomness import generator
 from fedmcc.views import Views
@@ -55,13 +55,13 @@ class Scorer:
     def final(self, branch: Branch, extracted: Extracted) -> dict[str, Any]:
         """The final scores: of the head, of k-means on pixels and features, of kNN, and without labels."""
         images, labels = self.images, self.images.labels
-        pixels = raw_kmeans(images.images, self.clusters, self.seed)
+        pixels = raw_kmeans(images.images, self.clusters, self.seed, self.options.sample_above or None)
         assignments = {"pixels": pixels, "features": self.kmeans(extracted, branch)}
         if extracted.assignments is not None:
             assignments["head"] = extracted.assignments.argmax(axis=1)
         assigned = assignments.get("head", assignments["features"])
         scores = {name: _fields("", score(labels, clusters)) for name, clusters in assignments.items()}
-        return {
+        return self._sample_sizes() | {
             "images": len(images),
             "split": images.split,
             "clusters": self.clusters,
@@ -96,7 +96,17 @@ class Scorer:
         labels = self.images.labels
         if labels is None or (labels >= 0).sum() < 2:
             return None
-        return WeightedKNN().leave_one_out(extracted.features, labels)
+        queries = KNN_QUERIES if self.options.samples(len(self.images)) else None
+        return WeightedKNN().leave_one_out(extracted.features, labels, queries, self.seed)
+
+    def _sample_sizes(self) -> dict[str, dict[str, int]]:
+        """How many images the scores come from that are computed on a sample; nothing if none is."""
+        if not self.options.samples(len(self.images)):
+            return {}
+        labels = self.images.labels
+        known = 0 if labels is None else int((labels >= 0).sum())
+        fitted = min(images_at_once(self.images.images, self.clusters), self.options.sample_above)
+        return {"sampled": {"knn": min(KNN_QUERIES, known), "pixels": max(fitted, self.clusters)}}
 
     def _two_views(self, branch: Branch) -> tuple[Any, Any]:
         views: tuple[Any, Any] = self.cache.get(branch.encoder, "views", lambda: self._views(branch.encoder))

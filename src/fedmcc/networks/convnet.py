@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from fedmcc.errors import InputError
 from fedmcc.networks.heads import Norm, normalisation
+from fedmcc.networks.small_maps import Conv2d
 
 MIN_IMAGE_SIDE = 8
 MAX_LAST_MAP_SIDE = 4
@@ -36,7 +37,7 @@ def _stage(inputs: int, outputs: int, kernel: int, norm: Norm, pool: bool) -> li
 
     Both are monotonic, so the output is the same, with a quarter of the ReLU computations.
     """
-    convolution = nn.Conv2d(inputs, outputs, kernel, padding=1 if pool else 0, bias=False)
+    convolution = Conv2d(inputs, outputs, kernel, padding=1 if pool else 0)
     pooling = [nn.MaxPool2d(2)] if pool else []
     return [convolution, normalisation(norm, outputs), *pooling, nn.ReLU(inplace=True)]
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedmcc.networks.heads import Norm, normalisation
 from fedmcc.networks.pretrained import load_encoder
+from fedmcc.networks.small_maps import Conv2d
 
 Stem = Literal["imagenet", "cifar"]
 Maps = Float[Tensor, "n c h w"]
@@ -113,9 +114,9 @@ class ResNet(nn.Module):
         return features
 
 
-def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Conv2d:
     """Build a convolution that changes the size of its map only by the stride."""
-    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+    return Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ scikit-learn is imported inside the functions: a site starts a process for every
 """
 
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,17 +28,70 @@ def fit(
 ) -> "KMeans":
     """Fit k-means to rows with optional weights and keep the best restart; needs at least `clusters` rows."""
     from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
 
     model = KMeans(clusters, n_init=restarts, random_state=seed % 2**32)  # the range scikit-learn accepts
+    with _deterministic():
+        if weights is not None or len(rows) <= max(MAX_RESTART_ROWS, clusters):
+            return model.fit(rows, sample_weight=weights)
+        sample = np.random.default_rng(seed).choice(len(rows), max(MAX_RESTART_ROWS, clusters), replace=False)
+        return fit_from(rows, model.fit(rows[sample]).cluster_centers_)
+
+
+def fit_each(rows: Float32[np.ndarray, "n d"], clusters: int, seeds: Sequence[int]) -> list["KMeans"]:
+    """Fit one k-means for each seed, as `fit` does with one restart.
+
+    All seeds share one matrix of distances, so that choosing their first centres takes little time.
+    """
+    distances = _squared_distances(rows)
+    return [fit_from(rows, rows[_spread_out(distances, clusters, seed)]) for seed in seeds]
+
+
+def fit_from(rows: Float[np.ndarray, "n d"], centres: Float[np.ndarray, "k d"]) -> "KMeans":
+    """Fit k-means from these first centres."""
+    from sklearn.cluster import KMeans
+
+    with _deterministic():
+        return KMeans(len(centres), n_init=1, init=centres).fit(rows)
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    from sklearn.exceptions import ConvergenceWarning
+
     # Threads add their partial sums in the order in which they finish: only one thread is deterministic.
     with warnings.catch_warnings(), threadpool_limits(1, user_api="openmp"):
         # Fewer distinct rows than clusters leave some clusters empty, which is visible in the scores.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        if weights is not None or len(rows) <= max(MAX_RESTART_ROWS, clusters):
-            return model.fit(rows, sample_weight=weights)
-        sample = np.random.default_rng(seed).choice(len(rows), max(MAX_RESTART_ROWS, clusters), replace=False)
-        return KMeans(clusters, n_init=1, init=model.fit(rows[sample]).cluster_centers_).fit(rows)
+        yield
+
+
+def _squared_distances(rows: Float32[np.ndarray, "n d"]) -> Float32[np.ndarray, "n n"]:
+    centred = (rows - rows.mean(axis=0)).astype(np.float64)  # as scikit-learn does, against cancellation
+    lengths = np.square(centred).sum(axis=1)
+    squared = lengths[:, None] + lengths - 2 * (centred @ centred.T)
+    np.fill_diagonal(squared, 0)
+    return np.asarray(squared.clip(0), dtype=np.float32)
+
+
+def _spread_out(distances: Float32[np.ndarray, "n n"], count: int, seed: int) -> Int64[np.ndarray, " count"]:
+    """Choose rows as first centres by greedy k-means++ (Arthur and Vassilvitskii 2007).
+
+    Random numbers are drawn in scikit-learn's order: equal seeds choose the rows that `fit` starts from.
+    """
+    nodes, trials = len(distances), 2 + int(np.log(count))
+    draw, ones = np.random.RandomState(seed % 2**32), np.ones(nodes, dtype=np.float32)
+    chosen = [draw.choice(nodes, p=ones / ones.sum())]
+    nearest = distances[chosen[0]]
+    total = nearest @ ones
+    while len(chosen) < count:
+        places = np.searchsorted(np.cumsum(nearest), draw.uniform(size=trials) * total)
+        candidates = places.clip(max=nodes - 1)
+        after = np.minimum(nearest, distances[candidates])
+        totals = after @ ones
+        best = totals.argmin()
+        chosen.append(candidates[best])
+        nearest, total = after[best], totals[best]
+    return np.array(chosen)
 
 
 def merge_small_clusters(

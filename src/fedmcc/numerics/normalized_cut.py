@@ -29,7 +29,8 @@ def cut(affinity: Affinity, parts: int, balance: float = 1.0, seed: int = 0) -> 
     normalised = affinity / np.sqrt(np.outer(degrees, degrees))
     _, vectors = eigh(normalised, subset_by_index=(nodes - parts, nodes - 1))
     rows = kmeans.unit_rows(vectors.astype(np.float32))
-    candidates = [kmeans.fit(rows, parts, seed + start, restarts=1).labels_ for start in range(CANDIDATES)]
+    models = kmeans.fit_each(rows, parts, range(seed, seed + CANDIDATES))
+    candidates: list[Parts] = [model.labels_ for model in models]
     return min(candidates, key=lambda candidate: cost(affinity, candidate, parts, balance))
 
 
@@ -37,9 +38,9 @@ def cost(affinity: Affinity, assigned: Parts, parts: int, balance: float) -> flo
     """Mean share of a part's edge weight that leaves it, minus `balance` times the entropy of the sizes."""
     from scipy.special import entr
 
-    members = np.eye(parts)[assigned]
-    volumes = _degrees(affinity) @ members
-    inside = np.einsum("ip,ij,jp->p", members, affinity, members)
+    volumes = np.bincount(assigned, _degrees(affinity), parts)
+    to_own_part = np.where(assigned[:, None] == assigned, affinity, 0).sum(axis=1)
+    inside = np.bincount(assigned, to_own_part, parts)
     leaving = 1 - inside / np.maximum(volumes, np.finfo(float).tiny)
     return float(leaving.mean() - balance * entr(volumes / volumes.sum()).sum())
 

@@ -19,9 +19,10 @@ def is_config(config: Table) -> bool:
 def is_scores(content: Table) -> bool:
     """Whether each clustering has all of its scores or none, and every other score is a number or null."""
     clusterings, label_free = content.get("scores", {}), content.get("label_free", {})
-    if not isinstance(clusterings, dict) or not isinstance(label_free, dict):
+    sampled = content.get("sampled", {})
+    if not all(isinstance(table, dict) for table in (clusterings, label_free, sampled)):
         return False
-    numbers = [*label_free.values(), content.get("knn"), content.get("images")]
+    numbers = [*label_free.values(), *sampled.values(), content.get("knn"), content.get("images")]
     return all(map(_is_clustering, clusterings.values())) and all(
         number is None or _is_number(number) for number in numbers
     )

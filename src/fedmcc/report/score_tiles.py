@@ -45,11 +45,18 @@ def score_tiles(facts: Facts) -> list[Tile]:
     if main == "head" and scores.get("features"):
         tiles.append(_tile("k-means on features", scores["features"]["acc"], "ACC without the cluster head"))
     if scores.get("pixels"):
-        tiles.append(_tile("k-means on pixels", scores["pixels"]["acc"], "ACC without any training"))
+        meaning = "ACC without any training" + _sample(facts, "pixels", "centres from")
+        tiles.append(_tile("k-means on pixels", scores["pixels"]["acc"], meaning))
     if facts.scores.get("knn") is not None:
-        meaning = f"leave-one-out accuracy with {_neighbours(facts)} neighbours"
+        meaning = f"leave-one-out accuracy with {_neighbours(facts)} neighbours" + _sample(facts, "knn", "on")
         tiles.append(_tile("kNN", facts.scores["knn"], meaning))
     return tiles
+
+
+def _sample(facts: Facts, score: str, use: str) -> str:
+    """State the size of the sample that a score of a large set comes from."""
+    size = facts.scores.get("sampled", {}).get(score)
+    return f"; {use} a sample of {size:,}" if size else ""
 
 
 def _neighbours(facts: Facts) -> int:

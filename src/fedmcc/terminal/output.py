@@ -23,7 +23,9 @@ def show_scores(scores: Mapping[str, Any], method: str) -> None:
     if any(scores["scores"].values()):
         out.print(_cluster_scores(scores, method))
     if scores["knn"] is not None:
-        out.print(f"kNN on features (leave one out): {scores['knn']:.3f}", highlight=False)
+        queries = scores.get("sampled", {}).get("knn")
+        sample = f", a sample of {queries:,} images" if queries else ""
+        out.print(f"kNN on features (leave one out{sample}): {scores['knn']:.3f}", highlight=False)
     free = [f"{key} {value:.3f}" for key, value in scores["label_free"].items() if value is not None]
     out.print("without labels: " + ", ".join(free), highlight=False)
     out.print("cluster sizes: " + " ".join(map(str, scores["sizes"])), highlight=False)
