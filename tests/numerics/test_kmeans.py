@@ -44,3 +44,25 @@ def test_runs_that_share_their_distances_are_those_of_scikit_learn(rows, cluster
 def test_equal_rows_leave_clusters_empty_without_an_error():
     (model,) = kmeans.fit_each(np.ones((5, 2), dtype=np.float32), 3, [0])
     assert len(np.unique(model.labels_)) == 1
+
+
+def test_many_weighted_rows_are_clustered_by_restarts_on_a_sample(monkeypatch):
+    monkeypatch.setattr(kmeans, "MAX_RESTART_ROWS", 50)
+    draw = np.random.default_rng(0)
+    blocks = draw.integers(0, 3, 400)
+    rows, weights = np.eye(3)[blocks] * 5 + draw.normal(0, 0.1, (400, 3)), draw.uniform(1, 9, 400)
+    model = kmeans.fit(rows, 3, seed=0, weights=weights)
+    for cluster in range(3):
+        own = model.labels_ == cluster
+        assert len(set(blocks[own])) == 1
+        np.testing.assert_allclose(
+            model.cluster_centers_[cluster], np.average(rows[own], axis=0, weights=weights[own])
+        )
+
+
+def test_many_clusters_of_weighted_rows_have_fewer_restarts(monkeypatch):
+    monkeypatch.setattr(kmeans, "MAX_RESTART_CENTRES", 12)
+    weights = np.ones(len(ROWS))
+    restarts = [kmeans.fit(ROWS, clusters, 0, weights).n_init for clusters in (2, 4, 20)]
+    assert restarts == [6, 3, 1]
+    assert kmeans.fit(ROWS, 4, 0).n_init == kmeans.RESTARTS

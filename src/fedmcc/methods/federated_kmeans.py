@@ -98,8 +98,7 @@ class Whitening(Stage):
         """The principal axes of the covariance, scaled to variance 1."""
         axes_count = len(model[f"{HEAD}.whitening.axes"])
         first, second, count = (
-            torch.stack([update.extras[key] for update in updates]).sum(dim=0)
-            for key in ("first", "second", "count")
+            add_up(update.extras[key] for update in updates) for key in ("first", "second", "count")
         )
         mean = first / count
         variance, directions = torch.linalg.eigh(second / count - torch.outer(mean, mean))
@@ -156,6 +155,15 @@ class Centroids(Stage):
         shares = torch.from_numpy(np.bincount(fitted.labels_, sizes, len(vectors)) / sizes.sum()).to(groups)
         prototypes = prototypes[torch.arange(len(vectors)) % count]  # repeated if there are too few centroids
         return Aggregate({f"{HEAD}.vectors.weight": prototypes, f"{HEAD}.marginal": shares @ groups}, {})
+
+
+def add_up(tensors: Iterable[Tensor]) -> Tensor:
+    """Sum of the clients' tensors without a copy of all of them."""
+    remaining = iter(tensors)
+    total = next(remaining).clone()
+    for tensor in remaining:
+        total += tensor
+    return total
 
 
 def encode(net: Network, batches: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Parts, Stage, extras_mismatch, require_positive
-from fedmcc.methods.federated_kmeans import HEAD, FederatedKMeans, encode
+from fedmcc.methods.federated_kmeans import HEAD, FederatedKMeans, add_up, encode
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics.normalized_cut import cut
 from fedmcc.numerics.state_dicts import State
@@ -81,7 +81,7 @@ class Merging(Stage):
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Group the prototypes by the normalised cut of the summed affinities."""
-        affinity = torch.stack([update.extras["affinity"] for update in updates]).sum(dim=0)
+        affinity = add_up(update.extras["affinity"] for update in updates)
         clusters = model[f"{HEAD}.groups"].shape[1]
         groups = torch.eye(clusters)[
             torch.from_numpy(cut(affinity.numpy(), clusters, self.method.balance)).long()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sklearn.cluster import KMeans
 
 RESTARTS = 20  # on features of handwritten digits, half of them end in a poor local optimum
+MAX_RESTART_CENTRES = 10_000  # of all restarts together on weighted rows: all 20 up to 500 clusters
 MAX_RESTART_ROWS = 10_000  # larger inputs run the restarts on a sample; the best one is refined on all rows
 
 
@@ -26,15 +27,22 @@ def fit(
     weights: Float[np.ndarray, " n"] | None = None,
     restarts: int = RESTARTS,
 ) -> "KMeans":
-    """Fit k-means to rows with optional weights and keep the best restart; needs at least `clusters` rows."""
+    """Fit k-means to rows with optional weights and keep the best restart; needs at least `clusters` rows.
+
+    Of more than MAX_RESTART_ROWS, restarts use a sample; of weighted rows, many clusters have fewer restarts.
+    """
     from sklearn.cluster import KMeans
 
+    most = max(MAX_RESTART_ROWS, clusters)
+    if weights is not None:
+        restarts = min(restarts, max(1, MAX_RESTART_CENTRES // clusters))
     model = KMeans(clusters, n_init=restarts, random_state=seed % 2**32)  # the range scikit-learn accepts
     with _deterministic():
-        if weights is not None or len(rows) <= max(MAX_RESTART_ROWS, clusters):
+        if len(rows) <= most:
             return model.fit(rows, sample_weight=weights)
-        sample = np.random.default_rng(seed).choice(len(rows), max(MAX_RESTART_ROWS, clusters), replace=False)
-        return fit_from(rows, model.fit(rows[sample]).cluster_centers_)
+        sample = np.random.default_rng(seed).choice(len(rows), most, replace=False)
+        model.fit(rows[sample], sample_weight=None if weights is None else weights[sample])
+        return fit_from(rows, model.cluster_centers_, weights)
 
 
 def fit_each(rows: Float32[np.ndarray, "n d"], clusters: int, seeds: Sequence[int]) -> list["KMeans"]:
@@ -46,12 +54,16 @@ def fit_each(rows: Float32[np.ndarray, "n d"], clusters: int, seeds: Sequence[in
     return [fit_from(rows, rows[_spread_out(distances, clusters, seed)]) for seed in seeds]
 
 
-def fit_from(rows: Float[np.ndarray, "n d"], centres: Float[np.ndarray, "k d"]) -> "KMeans":
+def fit_from(
+    rows: Float[np.ndarray, "n d"],
+    centres: Float[np.ndarray, "k d"],
+    weights: Float[np.ndarray, " n"] | None = None,
+) -> "KMeans":
     """Fit k-means from these first centres."""
     from sklearn.cluster import KMeans
 
     with _deterministic():
-        return KMeans(len(centres), n_init=1, init=centres).fit(rows)
+        return KMeans(len(centres), n_init=1, init=centres).fit(rows, sample_weight=weights)
 
 
 @contextmanager
