@@ -2,6 +2,7 @@
 
 from fedmcc.cli import run as run  # isort: skip
 from fedmcc.cli import report as report  # isort: skip
+from fedmcc.cli import evaluate as evaluate  # isort: skip
 from fedmcc.cli import inspect as inspect  # isort: skip
 from fedmcc.cli import reproduce as reproduce  # isort: skip
 from fedmcc.cli import federation as federation  # isort: skip
