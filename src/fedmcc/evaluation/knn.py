@@ -43,7 +43,7 @@ class WeightedKNN:
     ) -> float:
         """Share of images whose label wins the vote of all other images.
 
-        With `max_queries` only a random sample of so many images is asked for; all images vote.
+        With `max_queries`, only a random sample of that many images is classified; all images vote.
         """
         features, labels = _labelled(features, labels, minimum=2)
         queries = np.arange(len(labels))

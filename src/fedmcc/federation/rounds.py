@@ -264,7 +264,7 @@ def _advance(stage: Stage, progress: Progress, updates: Sequence[Update], policy
 
 
 def _new_holders(stage: Stage, progress: Progress, weights: State, updates: Sequence[Update]) -> Holders:
-    """Whoever answered holds the frozen parts; nobody holds a part that the server has just changed."""
+    """Clients that answered hold the frozen parts; no client holds a part that the server changed."""
     clients = {update.client for update in updates}
     return {
         part: frozenset()
