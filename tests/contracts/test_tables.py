@@ -1,4 +1,4 @@
-"""Every table of the paper is complete data: its figures as printed, its cells as recipes at every scale."""
+"""Every table of the paper is complete: its figures as printed, and a recipe for each cell at every scale."""
 
 import math
 
@@ -6,10 +6,9 @@ import pytest
 
 from fedmcc import config
 from fedmcc.reproduction import scales
-from fedmcc.reproduction.cells import places_at
-from fedmcc.reproduction.table_spec import Table, load_table, names
+from fedmcc.reproduction.table_spec import Table, load_table, table_names
 
-PRINTED = {  # figures, counted in the paper; dashes are none
+PRINTED = {  # number of figures, counted in the paper; dashes do not count
     "federated-iid": 5 * 15 - 3,
     "federated-noniid": 5 * 15 - 3,
     "linear-resnet50": 8 * 4,
@@ -31,7 +30,7 @@ def figures(table: Table) -> list[float]:
 
 
 def test_every_table_and_figure_of_the_paper_is_there() -> None:
-    assert set(names()) == set(PRINTED)
+    assert set(table_names()) == set(PRINTED)
 
 
 @pytest.mark.parametrize("name", PRINTED)
@@ -48,27 +47,27 @@ def test_a_table_has_all_figures_that_the_paper_prints_in_percent(name: str) -> 
 @pytest.mark.parametrize("name", PRINTED)
 def test_every_cell_has_a_recipe_that_the_scale_turns_into_a_configuration(name: str, scale: str) -> None:
     table = load_table(name)
-    places = places_at(table, scale)
-    assert places
-    for row, column in places:
+    pairs = scales.cells_at(table, scale)
+    assert pairs
+    for row, column in pairs:
         loaded = scales.cell_config(table, row, column, scale, [])
         assert scale != "smoke" or config.name_of("data", loaded.data) == "digits"
         assert scale == "paper" or config.name_of("encoder", loaded.encoder) == "convnet"
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_the_papers_scale_leaves_the_recipes_of_the_papers_rows_as_they_are(name: str) -> None:
+def test_the_scale_paper_does_not_change_the_recipes_of_the_papers_rows(name: str) -> None:
     table = load_table(name)
-    for row, column in places_at(table, "paper"):
+    for row, column in scales.cells_at(table, "paper"):
         if not row.ours and table.kind == "table":
-            own = scales.cell_config(table, row, column, "paper", [])
-            assert own == config.load(scales.recipe_file(row, column))
+            scaled = scales.cell_config(table, row, column, "paper", [])
+            assert scaled == config.load(scales.recipe_file(row, column))
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_every_row_has_a_recipe_or_reads_a_row_that_has_or_says_why_not(name: str) -> None:
+def test_every_row_has_a_recipe_or_uses_the_runs_of_another_row_or_has_a_note(name: str) -> None:
     table = load_table(name)
-    run = {row.key for row, _ in table.places()}
+    run = {row.key for row, _ in table.trained()}
     for row in table.rows.values():
         assert row.key in run or row.same_as in run or row.note
     for misprint in table.misprints:
@@ -84,12 +83,12 @@ def test_figures_printed_in_several_tables_are_the_same(kind: str) -> None:
     assert load_table("update-both").rows[f"mnist-{kind}"].paper["online"] == first["mnist"]
 
 
-def test_figures_are_those_that_the_papers_text_speaks_of() -> None:
-    iid, apart = (load_table(f"federated-{kind}").rows for kind in ("iid", "noniid"))
+def test_figures_are_those_that_the_papers_text_quotes() -> None:
+    iid, noniid = (load_table(f"federated-{kind}").rows for kind in ("iid", "noniid"))
     gains = [
         iid["fedmcc"].paper["cifar10"][1] - iid["fedu-mcc"].paper["cifar10"][1],
         iid["fedmcc"].paper["mnist"][1] - iid["fedu-mcc"].paper["mnist"][1],
-        apart["fedmcc"].paper["mnist"][1] - apart["fedu-mcc"].paper["mnist"][1],
+        noniid["fedmcc"].paper["mnist"][1] - noniid["fedu-mcc"].paper["mnist"][1],
     ]
     assert gains == pytest.approx([6.9, 3.6, 2.9])
     mcc = load_table("centralized").rows["mcc"].paper

@@ -1,4 +1,4 @@
-"""`fedmcc reproduce` as people use it: whole tables at the scale `smoke`, and what a kill costs."""
+"""`fedmcc reproduce` at the scale `smoke`: whole tables, a killed process, and the plan."""
 
 import json
 import signal
@@ -35,26 +35,24 @@ def test_a_figure_is_drawn_with_its_data(fedmcc: Command) -> None:
 
 
 def wait_for_rows(run: Path, count: int) -> None:
-    """Until so many rounds of a cell are over."""
-    patience = time.monotonic() + 300
+    """Wait until a cell has finished this number of rounds."""
+    deadline = time.monotonic() + 300
     while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").read_text().count("\n") < count:
-        assert time.monotonic() < patience
+        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_a_kill_loses_at_most_the_round_under_way_of_the_cell_under_way(
-    started: Start, tmp_path: Path
-) -> None:
-    words = ("reproduce", "momentum", "--scale", "smoke", "--set", "method.rounds=8", "--out", tmp_path / "t")
+def test_a_kill_loses_at_most_the_current_round_of_the_current_cell(started: Start, tmp_path: Path) -> None:
+    argv = ("reproduce", "momentum", "--scale", "smoke", "--set", "method.rounds=8", "--out", tmp_path / "t")
     first, second = (tmp_path / "t" / "cells" / f"{m}-cifar10-iid-seed0" for m in ("m0.996", "m0.99"))
-    process = started(*words)
+    process = started(*argv)
     wait_for_rows(second, 3)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     finished = (first / "scores.json").stat().st_mtime_ns
     kept = (second / "metrics.jsonl").read_text().splitlines()[:2]
     assert not (second / "scores.json").exists()
-    process = started(*words)
+    process = started(*argv)
     err = process.communicate(timeout=300)[1]
     assert process.returncode == 0, err
     assert (first / "scores.json").stat().st_mtime_ns == finished
@@ -63,7 +61,7 @@ def test_a_kill_loses_at_most_the_round_under_way_of_the_cell_under_way(
     assert json.loads((second / "scores.json").read_text())["images"] == 200
 
 
-def test_a_plan_says_what_it_would_cost_and_leaves_no_trace(fedmcc: Command) -> None:
+def test_a_dry_run_prints_the_cost_and_writes_nothing(fedmcc: Command) -> None:
     result = fedmcc("reproduce", "momentum", "--scale", "paper", "--dry-run", "--out", "nothing")
     assert result.exit_code == 0, result.output
     assert "8 cells" in result.stdout
@@ -71,7 +69,7 @@ def test_a_plan_says_what_it_would_cost_and_leaves_no_trace(fedmcc: Command) -> 
     assert not Path("nothing").exists()
 
 
-def test_a_table_that_does_not_exist_gives_a_sentence(fedmcc: Command) -> None:
+def test_an_unknown_table_is_refused_with_a_suggestion(fedmcc: Command) -> None:
     result = fedmcc("reproduce", "federated-iidd")
     assert result.exit_code == 2
     assert "Did you mean 'federated-iid'?" in result.stderr

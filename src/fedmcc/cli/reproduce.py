@@ -27,34 +27,34 @@ def reproduce(
 
     The same command goes on where it was stopped; finished cells are not run again.
     """
-    from fedmcc.reproduction import cells, reproduce, scales, table_spec
+    from fedmcc.reproduction import cells, scales, table_spec
 
     loaded = table_spec.load_table(table)
     folder = out or Path("runs") / f"reproduce-{table}-{scale}"
-    request = cells.Request(loaded, scales.known(scale), folder, seeds, jobs, tuple(settings or ()))
-    planned = reproduce.plan(request)
+    request = cells.Request(loaded, scales.checked_scale(scale), folder, seeds, jobs, tuple(settings or ()))
+    planned = cells.plan_cells(request)
     if dry_run:
         from fedmcc.reproduction import cost
 
-        cost.show(request, planned)
+        cost.print_cost(request, planned)
     else:
         _run(request, planned)
 
 
 def _run(request: "Request", planned: "list[Cell]") -> None:
     from fedmcc.reproduction import reproduce
-    from fedmcc.reproduction.progress import Board, shown
+    from fedmcc.reproduction.progress import TableProgress, display
     from fedmcc.terminal import output
 
-    board, failures = Board(planned), {}
-    output.say(f"{request.table.title}: {board.summary}, in {request.out}")
+    progress, failures = TableProgress(planned), {}
+    output.say(f"{request.table.title}: {progress.summary}, in {request.out}")
     try:
-        with shown(board):
+        with display(progress):
             for event in reproduce.reproduce(request, planned):
                 if isinstance(event, reproduce.Outcome):
                     failures = event.failures
                 else:
-                    board.hear(*event)
+                    progress.update(*event)
     except KeyboardInterrupt:
         stop("Interrupted; the same command goes on.", 130)
     output.say(f"The table is in {request.out / 'table.md'} and {request.out / 'table.html'}.")

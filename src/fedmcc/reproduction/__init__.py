@@ -1,1 +1,1 @@
-"""The paper's tables and figures again: tables are data in recipes/tables, cells are ordinary runs."""
+"""Reproduces the paper's tables and figures: each is data in recipes/tables, each cell an ordinary run."""

@@ -1,83 +1,88 @@
-"""What must be said of a table for its figures to mean something: protocol, scale, images, epochs, seeds."""
+"""The sentences below a table: protocol, scale, images, epochs, seeds and the command."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
 
 from fedmcc.config import Config, name_of
 from fedmcc.reproduction.cells import Cell, Request
-from fedmcc.reproduction.table_spec import Column, Row, Toml, shared
+from fedmcc.reproduction.table_spec import Column, Row, Toml, read_shared
 from fedmcc.runs.resolve import stages
 
 PROTOCOLS = {
-    "clustering": "clusters of the head, or of k-means on features or pixels where a row says so",
-    "linear": "a linear classifier on frozen features, top-1 on the test images",
-    "semi": "training with few labels, top-1 on the test images",
-    "tsne": "NMI of the head's clusters",
+    "clustering": "clusters of the cluster head; rows that name k-means use k-means on features or pixels",
+    "linear": "a linear classifier on frozen features, top-1 accuracy on the test images",
+    "semi": "training with few labels, top-1 accuracy on the test images",
+    "tsne": "NMI of the clusters of the cluster head",
 }
 
 
-def facts(request: Request, cells: Sequence[Cell]) -> list[str]:
-    """Sentences for below the table."""
+def captions(request: Request, cells: Sequence[Cell]) -> list[str]:
+    """The sentences below the table."""
     table = request.table
-    said = [f"Protocol: {PROTOCOLS[table.protocol]}.", *([table.explanation] if table.explanation else [])]
-    said.append(f"Scale {request.scale}: {'; '.join(dict.fromkeys(setting(cell.config) for cell in cells))}.")
-    said.append(f"Rounds × local epochs: {'; '.join(_training(request, cells))}.")
-    seeds = "seed 0" if request.seeds == 1 else f"seeds 0 to {request.seeds - 1}"
+    explanation = [table.explanation] if table.explanation else []
+    scale = "; ".join(dict.fromkeys(_describe_setting(cell.config) for cell in cells))
+    seeds = "Seed 0" if request.seeds == 1 else f"Seeds 0 to {request.seeds - 1}"
     command = f"fedmcc reproduce {table.key} --scale {request.scale} --seeds {request.seeds}"
-    changed = "".join(f" --set {text}" for text in request.settings if not text.startswith("data.root="))
-    return [*said, f"{seeds.capitalize()}, fedmcc {version('fedmcc')}: `{command}{changed}`."]
+    settings = "".join(f" --set {text}" for text in request.settings if not text.startswith("data.root="))
+    return [
+        f"Protocol: {PROTOCOLS[table.protocol]}.",
+        *explanation,
+        f"Scale {request.scale}: {scale}.",
+        f"Rounds × local epochs: {'; '.join(_describe_training(request, cells))}.",
+        f"{seeds}, fedmcc {version('fedmcc')}: `{command}{settings}`.",
+    ]
 
 
-def heading(column: Column, cells: Sequence[Cell]) -> str:
-    """The column's name, and the data set where the scale runs on another."""
-    return _named(column, [cell for cell in cells if cell.column == column.key])
+def column_name(column: Column, cells: Sequence[Cell]) -> str:
+    """The name of a column, with the data set if the scale uses another one."""
+    return _with_dataset(column, [cell for cell in cells if cell.column == column.key])
 
 
 def row_name(row: Row, cells: Sequence[Cell]) -> str:
-    """The same of a row."""
-    return _named(row, [cell for cell in cells if cell.row == row.key])
+    """The name of a row, with the data set if the scale uses another one."""
+    return _with_dataset(row, [cell for cell in cells if cell.row == row.key])
 
 
-def _named(line: Column | Row, cells: Sequence[Cell]) -> str:
+def _with_dataset(line: Column | Row, cells: Sequence[Cell]) -> str:
     used = list(dict.fromkeys(name_of("data", cell.config.data) for cell in cells))
-    meant = line.values.get("data")
-    return line.name if meant is None or used in ([], [meant]) else f"{line.name}, on {', '.join(used)}"
+    named = line.values.get("data")
+    return line.name if named is None or used in ([], [named]) else f"{line.name}, on {', '.join(used)}"
 
 
-def setting(config: Config) -> str:
-    """On what a cell trains and is scored, in a few words."""
-    data, split = name_of("data", config.data), config.evaluation.split
-    sharing = config.partition
-    who = f"{sharing.clients} clients ({sharing.name})" if sharing.clients > 1 else "one owner"
-    scored = f"scored on the split {split}" if split else "scored on the images trained on"
-    count = images_of(config)
-    number = "images" if count is None else f"{count:,} images"
-    return (
-        f"{data}, {number} of {config.views.size} px, {name_of('encoder', config.encoder)}, {who}, {scored}"
+def _describe_setting(config: Config) -> str:
+    """Data set, encoder, clients and scored images of a cell."""
+    data, split, partition = name_of("data", config.data), config.evaluation.split, config.partition
+    clients = (
+        f"{partition.clients} clients ({partition.name})" if partition.clients > 1 else "a single client"
     )
+    scored = f"scored on the split {split}" if split else "scored on the training images"
+    count = count_images(config)
+    images = "images" if count is None else f"{count:,} images"
+    encoder = name_of("encoder", config.encoder)
+    return f"{data}, {images} of {config.views.size} px, {encoder}, {clients}, {scored}"
 
 
-def images_of(config: Config) -> int | None:
-    """How many images a configuration trains on, without loading them; None: that cannot be known."""
-    known = described(config)
-    if known is None:
+def count_images(config: Config) -> int | None:
+    """Number of training images, computed without loading them; None if it is not known."""
+    dataset = dataset_facts(config)
+    if dataset is None:
         return config.data.limit
     parts = getattr(config.data, "split", "all").split("+")
-    count = sum(int(known["images"].get(part, 0)) for part in parts)
+    count = sum(int(dataset["images"].get(part, 0)) for part in parts)
     return count if config.data.limit is None else min(count, config.data.limit)
 
 
-def described(config: Config) -> Toml | None:
-    """What is known of the data set without loading it."""
-    content: Toml | None = shared("datasets").get(name_of("data", config.data))
-    return content
+def dataset_facts(config: Config) -> Toml | None:
+    """Images, classes and channels of the data set from shared/datasets.toml, or None."""
+    facts: Toml | None = read_shared("datasets").get(name_of("data", config.data))
+    return facts
 
 
-def _training(request: Request, cells: Sequence[Cell]) -> list[str]:
-    """Rounds and local epochs, the rows of equal ones together."""
-    by_text: dict[str, dict[str, None]] = {}
+def _describe_training(request: Request, cells: Sequence[Cell]) -> list[str]:
+    """Rounds and local epochs; rows with equal ones are listed together."""
+    rows: dict[str, dict[str, None]] = {}
     for cell in cells:
         trained = [stage for stage in stages(cell.config) if stage.epochs]
         text = ", ".join(f"{stage.name} {stage.rounds} × {stage.epochs}" for stage in trained)
-        by_text.setdefault(text, {})[request.table.rows[cell.row].name] = None
-    return [f"{text} ({', '.join(names)})" for text, names in by_text.items()]
+        rows.setdefault(text, {})[request.table.rows[cell.row].name] = None
+    return [f"{text} ({', '.join(names)})" for text, names in rows.items()]

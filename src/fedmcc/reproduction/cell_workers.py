@@ -1,4 +1,4 @@
-"""Cells in processes of their own, several at a time; a process that dies costs its cell alone."""
+"""Runs cells in worker processes, several at a time; if a process dies, only its cell fails."""
 
 import os
 import traceback
@@ -10,99 +10,96 @@ from typing import NamedTuple
 from fedmcc.errors import InputError
 from fedmcc.federation.engines.subprocesses import exit_with_parent, start_process
 from fedmcc.reproduction.cells import Cell
-from fedmcc.reproduction.run_cell import Ended, Moved, run_cell
+from fedmcc.reproduction.run_cell import Ended, Progressed, run_cell
 from fedmcc.storage.atomic_files import write_atomically
 
 
-class Word(NamedTuple):
-    """What there is to say about a cell: None when it begins."""
+class CellEvent(NamedTuple):
+    """An event of a cell; None: the cell starts."""
 
     cell: Cell
-    news: Moved | Ended | None
+    event: Progressed | Ended | None
 
 
-class Job:
-    """A process that does one cell after the other, as its parent sees it."""
+class CellWorker:
+    """A process that runs one cell after the other, seen from its parent."""
 
     def __init__(self, threads: int) -> None:
-        # No daemon: the engine of a cell may have processes of its own.
-        self.process, self.pipe = start_process(_serve, (threads,), (__name__,), daemon=False)
+        # Not a daemon process: the engine of a cell may start processes of its own.
+        self.process, self.pipe = start_process(_work, (threads,), (__name__,), daemon=False)
         self.cell: Cell | None = None
 
-    def give(self, cell: Cell) -> None:
-        """Let it do a cell."""
+    def start_cell(self, cell: Cell) -> None:
+        """Send a cell to the process."""
         self.cell = cell
         self.pipe.send(cell)
 
-    def hear(self) -> Moved | Ended:
-        """What it says next; that its process is gone ends the cell."""
+    def receive(self) -> CellEvent:
+        """Wait for the next event of the cell; if the process has died, the cell has ended."""
+        assert self.cell is not None
         try:
-            said: Moved | Ended = self.pipe.recv()
+            return CellEvent(self.cell, self.pipe.recv())
         except (EOFError, OSError):
             self.process.join()
-            return Ended(f"Its process ended with code {self.process.exitcode}: run the command again.")
-        return said
+            reason = f"Its process ended with code {self.process.exitcode}: run the command again."
+            return CellEvent(self.cell, Ended(reason))
 
-    def end(self) -> None:
-        """Stop it, whatever it does: a run can be resumed."""
+    def stop(self) -> None:
+        """Kill the process: the run of its cell can be resumed."""
         self.process.kill()
         self.process.join()
         self.pipe.close()
 
 
-def run_cells(waiting: Sequence[Cell], count: int) -> Iterator[Word]:
-    """Do the cells, so many at a time, and say of each when it begins, how far it is and how it ended."""
-    left, busy, idle = deque(waiting), list[Job](), list[Job]()
-    threads = max(1, (os.cpu_count() or 1) // count)
+def run_cells(cells: Sequence[Cell], jobs: int) -> Iterator[CellEvent]:
+    """Run the cells in this number of processes; yield when each starts, progresses and ends."""
+    waiting, busy, idle = deque(cells), list[CellWorker](), list[CellWorker]()
+    threads = max(1, (os.cpu_count() or 1) // jobs)
     try:
-        while left or busy:
-            while left and len(busy) < count:
-                job = idle.pop() if idle else Job(threads)
-                busy.append(job)
-                job.give(left.popleft())
-                yield Word(_cell(job), None)
-            for job in _speaking(busy):
-                word = Word(_cell(job), job.hear())
-                if isinstance(word.news, Ended):
-                    busy.remove(job)
-                    _released(job, idle)
-                yield word
+        while waiting or busy:
+            while waiting and len(busy) < jobs:
+                worker = idle.pop() if idle else CellWorker(threads)
+                busy.append(worker)
+                worker.start_cell(cell := waiting.popleft())
+                yield CellEvent(cell, None)
+            for worker in _ready(busy):
+                cell_event = worker.receive()
+                if isinstance(cell_event.event, Ended):
+                    busy.remove(worker)
+                    _release(worker, idle)
+                yield cell_event
     finally:
-        for job in (*busy, *idle):
-            job.end()
+        for worker in (*busy, *idle):
+            worker.stop()
 
 
-def _speaking(busy: list[Job]) -> list[Job]:
-    pipes = wait([job.pipe for job in busy])
-    return [job for job in busy if job.pipe in pipes]
+def _ready(busy: list[CellWorker]) -> list[CellWorker]:
+    """Wait until workers have sent something, and return them."""
+    pipes = wait([worker.pipe for worker in busy])
+    return [worker for worker in busy if worker.pipe in pipes]
 
 
-def _released(job: Job, idle: list[Job]) -> None:
-    if job.process.is_alive():
-        idle.append(job)
+def _release(worker: CellWorker, idle: list[CellWorker]) -> None:
+    if worker.process.is_alive():
+        idle.append(worker)
     else:
-        job.end()
+        worker.stop()
 
 
-def _cell(job: Job) -> Cell:
-    assert job.cell is not None
-    return job.cell
-
-
-def _serve(pipe: Connection, threads: int) -> None:
-    """The process: cells in, words out, until nobody listens any more."""
+def _work(pipe: Connection, threads: int) -> None:
+    """The worker process: receives cells and sends their events until the parent closes the pipe."""
     exit_with_parent()
     try:
         while True:
             cell: Cell = pipe.recv()
-            for moved in _watched(cell, threads):
-                pipe.send(moved)
+            for event in _events(cell, threads):
+                pipe.send(event)
     except (EOFError, OSError):
         return
 
 
-def _watched(cell: Cell, threads: int) -> Iterator[Moved | Ended]:
-    """A cell until it ends, well or with a sentence: the others go on."""
+def _events(cell: Cell, threads: int) -> Iterator[Progressed | Ended]:
+    """Run a cell until it succeeds or fails; an unexpected error is written to a file beside its folder."""
     try:
         yield from run_cell(cell, threads)
     except (InputError, ArithmeticError) as error:
@@ -110,6 +107,8 @@ def _watched(cell: Cell, threads: int) -> Iterator[Moved | Ended]:
     except Exception as error:
         path = cell.path.parent / f"{cell.name}.txt"
         write_atomically(path, traceback.format_exc())
-        yield Ended(f"{type(error).__name__}: {error}; {path.name} beside its folder says where.")
+        yield Ended(
+            f"{type(error).__name__}: {error}; the traceback is in {path.name} beside the cell's folder."
+        )
     else:
         yield Ended()

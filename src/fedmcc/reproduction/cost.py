@@ -1,4 +1,4 @@
-"""What a table would cost, without loading any data: images seen, parameters, operations, hours."""
+"""Estimates what a table costs without loading data: samples, parameters, operations and hours."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,59 +10,62 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedmcc.config import Config
 from fedmcc.methods.base import Stage
 from fedmcc.networks.momentum import Network
-from fedmcc.reproduction.captions import described, images_of
+from fedmcc.reproduction.captions import count_images, dataset_facts
 from fedmcc.reproduction.cells import Cell, Request
 from fedmcc.runs.build import bare_network
 from fedmcc.runs.resolve import stages, without_first_weights
 from fedmcc.terminal.output import out
 from fedmcc.training.loop import trainable
 
-GPU = 10e12  # operations per second that a data-centre GPU is assumed to do in training at single precision
-CORE = 20e9  # and a core of a CPU
-BATCH = 4  # images of the step whose operations are counted
+GPU_FLOPS = 10e12  # assumed operations per second of a data-centre GPU in single-precision training
+CORE_FLOPS = 20e9  # assumed operations per second of a CPU core
+COUNTED_BATCH = 4  # images of the training step whose operations are counted
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What training one cell takes."""
+    """The cost of training one cell."""
 
     images: int  # of the data set
-    seen: int  # by the optimiser, all clients and rounds together
-    parameters: int  # of the network, target branch included
+    samples: int  # images that the optimiser processes, over all clients, rounds and epochs
+    parameters: int  # of the network, including the target branch
     operations: float
 
     @property
     def gpu_hours(self) -> float:
         """Hours of one GPU."""
-        return self.operations / GPU / 3600
+        return self.operations / GPU_FLOPS / 3600
 
     @property
     def core_hours(self) -> float:
-        """Hours of one core."""
-        return self.operations / CORE / 3600
+        """Hours of one CPU core."""
+        return self.operations / CORE_FLOPS / 3600
 
 
 class Estimator:
-    """Costs of cells; those of the same stages, encoder and size share the counted step."""
+    """Estimates costs; cells of equal stages, encoder and image size share one counted step."""
 
     def __init__(self) -> None:
         self._counted: dict[tuple[object, ...], list[float]] = {}
 
     def cost(self, config: Config) -> Cost | None:
-        """The cost of a cell; None where its data set's size is not known before it is loaded."""
-        known, images = described(config), images_of(config)
-        if known is None or images is None:
+        """The cost of a cell, or None if the size of its data set is only known after loading it."""
+        dataset, images = dataset_facts(config), count_images(config)
+        if dataset is None or images is None:
             return None
-        with torch.device("meta"):  # shapes are counted, nothing is computed
-            net = bare_network(_complete(config, int(known["classes"])), int(known["channels"]))
-        per_image = self._count(net, config, int(known["channels"]))
-        seen = [_share(config) * images * stage.rounds * stage.epochs for stage in stages(config)]
-        operations = sum(count * each for count, each in zip(seen, per_image, strict=True))
+        channels = int(dataset["channels"])
+        with torch.device("meta"):  # tensors have shapes and no values
+            net = bare_network(_complete(config, int(dataset["classes"])), channels)
+        per_image = self._count(net, config, channels)
+        samples = [
+            _participating_share(config) * images * stage.rounds * stage.epochs for stage in stages(config)
+        ]
+        operations = sum(count * each for count, each in zip(samples, per_image, strict=True))
         parameters = sum(parameter.numel() for parameter in net.parameters())
-        return Cost(images, round(sum(seen)), parameters, operations)
+        return Cost(images, round(sum(samples)), parameters, operations)
 
     def _count(self, net: Network, config: Config, channels: int) -> list[float]:
-        """Operations per image of each stage; the number of clusters hardly matters."""
+        """Operations per image of each stage; the number of clusters hardly changes them and is ignored."""
         kinds = tuple(type(stage) for stage in stages(config))
         key = (*kinds, config.encoder, config.views.size, channels)
         if key not in self._counted:
@@ -72,23 +75,23 @@ class Estimator:
 
 
 def operations(net: Network, stage: Stage, shape: tuple[int, int, int]) -> float:
-    """Floating-point operations per image of one step of a stage, counted: forward, backward and target."""
+    """Floating-point operations per image of one training step, counted over all branches."""
     parameters = trainable(net, stage)
     if not parameters or not stage.epochs:
         return 0.0
-    pair = (torch.empty(BATCH, *shape, device="meta") for _ in range(2))
+    pair = (torch.empty(COUNTED_BATCH, *shape, device="meta") for _ in range(2))
     with FlopCounterMode(display=False) as counter:
         stage.loss(stage.represent(net, *pair)).backward()  # type: ignore[no-untyped-call]
-    return float(counter.get_total_flops()) / BATCH
+    return float(counter.get_total_flops()) / COUNTED_BATCH
 
 
-def show(request: Request, planned: Sequence[Cell]) -> None:
-    """The plan on the screen."""
+def print_cost(request: Request, cells: Sequence[Cell]) -> None:
+    """Print the cells and their cost."""
     estimator = Estimator()
-    first = [cell for cell in planned if cell.seed == 0]
+    first = [cell for cell in cells if cell.seed == 0]
     costs = [estimator.cost(cell.config) for cell in first]
     table = Table("cell", title=f"{request.table.title}, scale {request.scale}")
-    for name in ("images", "seen", "weights", "operations", "GPU hours", "core hours"):
+    for name in ("images", "samples", "weights", "FLOPs", "GPU hours", "core hours"):
         table.add_column(name, justify="right")
     for cell, cost in zip(first, costs, strict=True):
         table.add_row(f"{cell.row} {cell.column}", *_texts(cost))
@@ -97,12 +100,12 @@ def show(request: Request, planned: Sequence[Cell]) -> None:
     hours = [
         request.seeds * sum(getattr(cost, name) for cost in known) for name in ("gpu_hours", "core_hours")
     ]
-    done = sum(cell.done for cell in planned)
-    out.print(f"{len(planned)} cells in {request.out}, {done} of them done.", highlight=False)
+    done = sum(cell.done for cell in cells)
+    out.print(f"{len(cells)} cells in {request.out}, {done} of them done.", highlight=False)
     out.print(
-        f"Training them all: {_hours(hours[0])} hours of a GPU at an assumed {GPU / 1e12:.0f} TFLOP/s, "
-        f"or {_hours(hours[1])} hours of a core at {CORE / 1e9:.0f} GFLOP/s. "
-        "Operations are counted in one step; making views and scoring come on top.",
+        f"Training all cells takes {_hours(hours[0])} hours of a GPU at an assumed {GPU_FLOPS / 1e12:.0f} "
+        f"TFLOP/s, or {_hours(hours[1])} hours of a CPU core at {CORE_FLOPS / 1e9:.0f} GFLOP/s. "
+        "Operations are counted in one training step; views and scoring are not included.",
         highlight=False,
     )
 
@@ -110,20 +113,20 @@ def show(request: Request, planned: Sequence[Cell]) -> None:
 def _texts(cost: Cost | None) -> tuple[str, ...]:
     if cost is None:
         return ("not known", *("" for _ in range(5)))
-    counts = (_short(cost.images), _short(cost.seen), _short(cost.parameters), f"{cost.operations:.1e}")
+    counts = (_short(cost.images), _short(cost.samples), _short(cost.parameters), f"{cost.operations:.1e}")
     return (*counts, _hours(cost.gpu_hours), _hours(cost.core_hours))
 
 
 def _short(number: int) -> str:
-    """Four digits and a unit, so that a terminal has room for all columns."""
+    """Four digits and a unit: a terminal has no room for more."""
     for unit, size in (("M", 1_000_000), ("k", 1_000)):
         if number >= size:
             return f"{number / size:,.4g} {unit}"
     return str(number)
 
 
-def _share(config: Config) -> float:
-    """Of the images, those of clients that take part in a round."""
+def _participating_share(config: Config) -> float:
+    """Fraction of the images that belong to clients which take part in a round."""
     clients = config.partition.clients
     if config.federation.only is not None:
         return 1 / clients
@@ -131,11 +134,11 @@ def _share(config: Config) -> float:
 
 
 def _complete(config: Config, classes: int) -> Config:
-    """What a network can be built of."""
+    """The configuration with all options that building a network needs."""
     general = replace(config.general, clusters=config.general.clusters or classes)
     return without_first_weights(replace(config, general=general))
 
 
 def _hours(hours: float) -> str:
-    """Whole tenths, or two digits of what is less than an hour."""
+    """One decimal, or two significant digits below one hour."""
     return f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"

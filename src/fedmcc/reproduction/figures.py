@@ -1,52 +1,48 @@
-"""The paper's figures as SVG, drawn anew after each cell; their data beside them as CSV."""
+"""Draws the paper's figures as SVG, with their data as CSV; they are updated after each cell."""
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
-from fedmcc.errors import InputError
+from fedmcc.report.plotting import file_content, new_figure, require_matplotlib
 from fedmcc.reproduction import curves, tsne
 from fedmcc.reproduction.cells import Cell, Request
 from fedmcc.storage.atomic_files import write_atomically
 
-KINDS: dict[str, Any] = {"curves": curves, "tsne": tsne}  # HEADINGS, rows and draw of each
+
+class Kind(NamedTuple):
+    """How the data of a figure are read and drawn."""
+
+    headings: Sequence[str]
+    read_points: Callable[..., list[Any]]
+    draw: Callable[..., None]
 
 
-def draw(request: Request, cells: Sequence[Cell]) -> str:
-    """Write figure.csv and figure.svg as far as they are; returns the SVG, or nothing when there is none."""
-    figure = _figure()
+KINDS = {
+    "curves": Kind(curves.HEADINGS, curves.read_points, curves.draw),
+    "tsne": Kind(tsne.HEADINGS, tsne.read_points, tsne.draw),
+}
+
+
+def write_figure(request: Request, cells: Sequence[Cell]) -> str:
+    """Write figure.csv and figure.svg from the data so far; return the <svg> element, or an empty string."""
+    require_matplotlib()
     kind = KINDS[request.table.kind]
-    data = kind.rows(request.table, cells)
-    write_atomically(request.out / "figure.csv", _csv(kind.HEADINGS, data))
-    if not data:
+    points = kind.read_points(request.table, cells)
+    write_atomically(request.out / "figure.csv", _csv(kind.headings, points))
+    if not points:
         return ""
-    kind.draw(figure, request.table, data)
-    svg = _svg(figure)
+    figure = new_figure()
+    kind.draw(figure, points)
+    svg = file_content(figure, "svg").decode()
     write_atomically(request.out / "figure.svg", svg)
     return svg[svg.index("<svg") :]
 
 
-def _figure() -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("Figures need matplotlib: install it with pip install 'fedmcc[figures]'.") from None
-    return Figure(layout="constrained")
-
-
-def _svg(figure: Any) -> str:
-    import matplotlib
-
-    written = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "fedmcc", "svg.fonttype": "none"}):
-        figure.savefig(written, format="svg", metadata={"Date": None})
-    return written.getvalue()
-
-
-def _csv(headings: Sequence[str], data: Iterable[tuple[Any, ...]]) -> str:
-    written = io.StringIO()
-    writer = csv.writer(written, lineterminator="\n")
+def _csv(headings: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(headings)
-    writer.writerows(data)
-    return written.getvalue()
+    writer.writerows(rows)
+    return buffer.getvalue()

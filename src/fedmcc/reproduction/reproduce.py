@@ -1,11 +1,10 @@
-"""From a request to a table: all cells, several at a time, and the table anew after each of them."""
+"""Runs the cells of a table, several at a time, and rewrites the table after each of them."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fedmcc.errors import InputError
-from fedmcc.reproduction.cell_workers import Word, run_cells
-from fedmcc.reproduction.cells import PLAN, Cell, Request, cells, settle
+from fedmcc.reproduction.cell_workers import CellEvent, run_cells
+from fedmcc.reproduction.cells import PLAN_FILE, Cell, Request, write_plan
 from fedmcc.reproduction.render import write_table
 from fedmcc.reproduction.results import collect
 from fedmcc.reproduction.run_cell import Ended
@@ -13,42 +12,34 @@ from fedmcc.storage.atomic_files import locked
 
 
 class Outcome(NamedTuple):
-    """What became of the cells: reasons by the name of each that failed."""
+    """The reason for each failed cell, by its name."""
 
     failures: dict[str, str]
 
 
-def reproduce(request: Request, planned: list[Cell]) -> Iterator[Word | Outcome]:
-    """Do what is left of a table; yields what happens, and at last what failed."""
-    settle(request, planned)
-    with locked(request.out / PLAN):
-        failures = {cell.name: fault for cell in planned if (fault := cell.fault)}
-        _write(request, planned, failures)
-        for cell in (cell for cell in planned if cell.name in failures):
-            yield from (Word(cell, None), Word(cell, Ended(failures[cell.name])))
-        left = [cell for cell in planned if not cell.done and cell.name not in failures]
-        for word in run_cells(left, request.jobs):
-            if isinstance(word.news, Ended):
-                if word.news.reason:
-                    failures[word.cell.name] = word.news.reason
-                _write(request, planned, failures)
-            yield word
+def reproduce(request: Request, cells: list[Cell]) -> Iterator[CellEvent | Outcome]:
+    """Run the cells that are not done yet; yield events of the cells, then the outcome."""
+    write_plan(request, cells)
+    with locked(request.out / PLAN_FILE):
+        failures = {cell.name: error for cell in cells if (error := cell.error)}
+        _write(request, cells, failures)
+        for cell in (cell for cell in cells if cell.name in failures):
+            yield from (CellEvent(cell, None), CellEvent(cell, Ended(failures[cell.name])))
+        left = [cell for cell in cells if not cell.done and cell.name not in failures]
+        for cell, event in run_cells(left, request.jobs):
+            if isinstance(event, Ended):
+                if event.reason:
+                    failures[cell.name] = event.reason
+                _write(request, cells, failures)
+            yield CellEvent(cell, event)
         yield Outcome(failures)
 
 
-def plan(request: Request) -> list[Cell]:
-    """The cells of a request."""
-    planned = cells(request)
-    if not planned:
-        raise InputError(f"{request.table.key} runs nothing at scale {request.scale}: choose another scale.")
-    return planned
-
-
-def _write(request: Request, planned: list[Cell], failures: dict[str, str]) -> None:
-    results = collect(request.table, planned, failures)
+def _write(request: Request, cells: list[Cell], failures: dict[str, str]) -> None:
+    results = collect(request.table, cells, failures)
     figure = ""
     if request.table.kind != "table":
-        from fedmcc.reproduction.figures import draw
+        from fedmcc.reproduction.figures import write_figure
 
-        figure = draw(request, [cell for cell in planned if not cell.fault])
-    write_table(request, planned, results, figure)
+        figure = write_figure(request, [cell for cell in cells if not cell.error])
+    write_table(request, cells, results, figure)

@@ -1,4 +1,4 @@
-"""What finished cells say, over seeds, beside what the paper prints."""
+"""Collects the scores of finished cells over seeds, beside the figures that the paper prints."""
 
 import math
 import statistics
@@ -12,13 +12,13 @@ from fedmcc.runs import protocols
 
 @dataclass(frozen=True)
 class Entry:
-    """A place of the table: our scores by seed in percent, the paper's, and why there are none of ours."""
+    """One place of the table: our scores in percent, the paper's, and why ours are missing."""
 
     ours: Mapping[str, Sequence[float]]  # score: a value per finished seed
     paper: Mapping[str, float]
-    wanted: int = 0  # seeds
-    absence: str = ""
-    marks: tuple[int, ...] = ()  # numbers of notes
+    seeds: int = 0  # planned
+    missing: str = ""  # shown instead of our scores if there are none
+    notes: tuple[int, ...] = ()  # their numbers
 
     def text(self, score: str) -> str:
         """`91.2 ± 0.5 (87.3)`: ours, and the paper's in parentheses."""
@@ -26,25 +26,25 @@ class Entry:
         return f"{self._ours(score)}{printed}{self._marks}"
 
     def quoted(self, score: str) -> str:
-        """What the paper prints, alone."""
+        """Only the figure that the paper prints."""
         return f"{self.paper.get(score, '–')}{self._marks}"
 
     @property
     def _marks(self) -> str:
-        return "".join(f" [{mark}]" for mark in self.marks)
+        return "".join(f" [{number}]" for number in self.notes)
 
     def _ours(self, score: str) -> str:
         values = self.ours.get(score, ())
         if not values:
-            return self.absence or "–"
+            return self.missing or "–"
         spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-        missing = f", {len(values)} of {self.wanted} seeds" if len(values) < self.wanted else ""
-        return f"{statistics.fmean(values):.1f}{spread}{missing}"
+        finished = f", {len(values)} of {self.seeds} seeds" if len(values) < self.seeds else ""
+        return f"{statistics.fmean(values):.1f}{spread}{finished}"
 
 
 @dataclass(frozen=True)
 class Results:
-    """A table as far as it is: its entries by row and column, and notes in the order of their numbers."""
+    """The entries of a table by row and column, and its notes in the order of their numbers."""
 
     table: Table
     entries: Mapping[tuple[str, str], Entry]
@@ -52,43 +52,44 @@ class Results:
 
 
 def collect(table: Table, cells: Sequence[Cell], failures: Mapping[str, str]) -> Results:
-    """All that can be said of the table now; `failures` are reasons by the name of a cell."""
-    notes = [misprint.text for misprint in table.misprints]
-    reasons = list(dict.fromkeys(f"{name}: {reason}" for name, reason in failures.items()))
-    unique = list(dict.fromkeys([*notes, *reasons]))
+    """The results so far; `failures` has the reason for each failed cell by its name."""
+    misprints = [misprint.text for misprint in table.misprints]
+    reasons = [f"{name}: {reason}" for name, reason in failures.items()]
+    notes = list(dict.fromkeys([*misprints, *reasons]))
     entries = {}
     for row in table.rows.values():
         for column in table.columns.values():
-            own = [cell for cell in cells if (cell.row, cell.column) == (row.same_as or row.key, column.key)]
+            key = row.same_as or row.key, column.key
+            matching = [cell for cell in cells if (cell.row, cell.column) == key]
             texts = [m.text for m in table.misprints if (m.row, m.column) == (row.key, column.key)]
-            texts += [f"{cell.name}: {failures[cell.name]}" for cell in own if cell.name in failures]
-            marks = tuple(sorted({unique.index(text) + 1 for text in texts}))
-            entries[row.key, column.key] = _entry(table, row, column, own, marks)
-    return Results(table, entries, tuple(unique))
+            texts += [f"{cell.name}: {failures[cell.name]}" for cell in matching if cell.name in failures]
+            numbers = tuple(sorted({notes.index(text) + 1 for text in texts}))
+            entries[row.key, column.key] = _entry(table, row, column, matching, numbers)
+    return Results(table, entries, tuple(notes))
 
 
-def _entry(table: Table, row: Row, column: Column, own: Sequence[Cell], marks: tuple[int, ...]) -> Entry:
-    found = [scores_of(cell, row) for cell in own if cell.done]
+def _entry(table: Table, row: Row, column: Column, cells: Sequence[Cell], notes: tuple[int, ...]) -> Entry:
+    found = [scores_of(cell, row) for cell in cells if cell.done]
     ours = {key: [100 * scores[key] for scores in found if key in scores] for key in table.scores}
     printed = dict(zip(table.scores, row.paper.get(column.key, ()), strict=False))
     paper = {key: value for key, value in printed.items() if not math.isnan(value)}
-    return Entry(ours, paper, len(own), _absence(row, column, own, bool(marks)), marks)
+    return Entry(ours, paper, len(cells), _missing(row, column, cells, bool(notes)), notes)
 
 
 def scores_of(cell: Cell, row: Row) -> dict[str, float]:
-    """The scores of a finished cell, as the row reads it."""
+    """The scores of a finished cell for a row, which selects the clusters that are scored."""
     if cell.protocol in ("clustering", "tsne"):
-        found: dict[str, float] = cell.run.read_json("scores.json")["scores"].get(row.reads, {})
-        return found
+        scores: dict[str, float] = cell.run.read_json("scores.json")["scores"].get(row.reads, {})
+        return scores
     measured = cell.run.read_json(protocols.FILE)[cell.protocol]
     return {key: value["mean"] for key, value in measured.items()}
 
 
-def _absence(row: Row, column: Column, own: Sequence[Cell], marked: bool) -> str:
+def _missing(row: Row, column: Column, cells: Sequence[Cell], has_notes: bool) -> str:
     if row.note:
         return row.note
     if row.columns is not None and column.key not in row.columns:
         return ""
-    if not own:
+    if not cells:
         return "not run"
-    return "failed" if marked and not any(cell.done for cell in own) else "not yet"
+    return "failed" if has_notes and not any(cell.done for cell in cells) else "not yet"

@@ -1,4 +1,4 @@
-"""What a worker process does with a cell: begin or resume its run, then go through its protocol."""
+"""Runs one cell: starts or resumes its run, then evaluates it with the table's protocol."""
 
 import time
 from collections.abc import Iterator
@@ -12,31 +12,31 @@ from fedmcc.runs import build, directory, experiment, protocols
 from fedmcc.runs.experiment import Scored
 from fedmcc.training.loop import Step
 
-PAUSE = 0.5  # seconds between two words on how far a cell is
+PROGRESS_SECONDS = 0.5  # between two progress events of a cell
 
 
-class Moved(NamedTuple):
-    """A cell is this far, from 0 to 1."""
+class Progressed(NamedTuple):
+    """The fraction of a cell's training that is done, from 0 to 1."""
 
     share: float
 
 
 class Ended(NamedTuple):
-    """A cell is complete, or why it is not."""
+    """A cell has ended; an empty reason means success."""
 
     reason: str = ""
 
 
-def run_cell(cell: Cell, threads: int) -> Iterator[Moved]:
-    """Do whatever is left of a cell."""
+def run_cell(cell: Cell, threads: int) -> Iterator[Progressed]:
+    """Run what is left of a cell, with this number of threads unless its configuration sets another."""
     if not cell.run.finished:
-        yield from _trained(cell, threads)
-    if not cell.measured:
-        yield Moved(1.0)
-        _measure(cell)
+        yield from _train(cell, threads)
+    if not cell.evaluated:
+        yield Progressed(1.0)
+        _evaluate(cell)
 
 
-def _trained(cell: Cell, threads: int) -> Iterator[Moved]:
+def _train(cell: Cell, threads: int) -> Iterator[Progressed]:
     if cell.run.config_file.exists():
         run = directory.load_run(cell.path)
         prepared = build.prepare(config.load(run.config_file))
@@ -44,27 +44,26 @@ def _trained(cell: Cell, threads: int) -> Iterator[Moved]:
         general = replace(cell.config.general, threads=cell.config.general.threads or threads)
         prepared = build.prepare(replace(cell.config, general=general))
         run = experiment.start_run(prepared, cell.path)
-    total, seen, _ = experiment.plan(prepared, run)
-    said = time.monotonic()
-    _keep(cell)  # perhaps it was killed before it could
+    total, processed, _ = experiment.plan(prepared, run)
+    last_event = time.monotonic()
+    _keep_network(cell)  # an earlier process may have been killed between the round and this call
     for event in experiment.steps(prepared, run):
         if isinstance(event, Scored):
-            _keep(cell)
-        seen += event.samples if isinstance(event, Step) else 0
-        if time.monotonic() - said > PAUSE:
-            said = time.monotonic()
-            yield Moved(min(1.0, seen / max(1, total)))
+            _keep_network(cell)
+        processed += event.samples if isinstance(event, Step) else 0
+        if time.monotonic() - last_event > PROGRESS_SECONDS:
+            last_event = time.monotonic()
+            yield Progressed(min(1.0, processed / max(1, total)))
 
 
-def _keep(cell: Cell) -> None:
-    """What the protocol will want to see of the round that has just been committed."""
+def _keep_network(cell: Cell) -> None:
+    """Keep the network of the last finished round if the protocol needs it."""
     if cell.protocol == "tsne":
-        tsne.keep(cell)
+        tsne.keep_network(cell)
 
 
-def _measure(cell: Cell) -> None:
-    """Go through the protocol and keep what it says."""
+def _evaluate(cell: Cell) -> None:
     if cell.protocol == "tsne":
-        tsne.measure(cell)
+        tsne.write_points(cell)
     else:
         protocols.record(cell.run, protocols.evaluate(cell.run, [cell.protocol]))
