@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from torch import nn
 
 from fedmcc.errors import InputError
 from fedmcc.federation.rounds import Progress
+from fedmcc.methods.base import Stage
 from fedmcc.numerics.state_dicts import State, copy_into
 from fedmcc.runs.directory import Run
 from fedmcc.storage.atomic_files import write_atomically
@@ -19,6 +20,7 @@ from fedmcc.storage.safetensor_files import load_metadata, load_shapes, load_sta
 
 __all__ = [
     "Saved",
+    "check_architecture",
     "load_metadata",
     "load_network",
     "load_progress",
@@ -81,19 +83,30 @@ def save_progress(
             yield name, state
 
     save_states(folder, new_files())
-    listing: dict[str, Any] = {
-        "stage": progress.stage,
-        "round": progress.round,
-        "rows": rows,
-        "holders": {part: sorted(clients) for part, clients in progress.holders.items()},
-        "met": [],  # 0.1 requires it, and sends frozen parts again
-        "model": f"model-{suffix}",
-        "extras": f"extras-{suffix}",
-        "clients": files,
-    }
-    write_atomically(folder / "progress.json", json.dumps(listing) + "\n")
-    _delete_others(folder, {"progress.json", listing["model"], listing["extras"], *files.values()})
+    position = {"stage": progress.stage, "round": progress.round, "rows": rows}
+    holders = {part: sorted(clients) for part, clients in progress.holders.items()}
+    names = {"model": f"model-{suffix}", "extras": f"extras-{suffix}", "clients": files}
+    # 0.1 requires `met`; with an empty one it sends frozen parts again.
+    _write_listing(folder, {**position, "holders": holders, "met": [], **names})
     return changed_files
+
+
+def _write_listing(folder: Path, listing: dict[str, Any]) -> None:
+    write_atomically(folder / "progress.json", json.dumps(listing) + "\n")
+    _delete_others(
+        folder, {"progress.json", listing["model"], listing["extras"], *listing["clients"].values()}
+    )
+
+
+def _delete_others(folder: Path, kept: set[str]) -> None:
+    """Delete everything from the folder except these files."""
+    with os.scandir(folder) as entries:  # a Path for each of thousands of clients would be slow
+        others = [entry for entry in entries if entry.name not in kept]
+    for entry in others:
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry)
+        else:
+            Path(entry).unlink()
 
 
 def load_progress(run: Run) -> Saved | None:
@@ -122,12 +135,20 @@ def _listing(run: Run) -> dict[str, Any]:
     return run.read_json("resume/progress.json")
 
 
-def _delete_others(folder: Path, kept: set[str]) -> None:
-    """Delete everything from the folder except these files."""
-    with os.scandir(folder) as entries:  # a Path for each of thousands of clients would be slow
-        others = [entry for entry in entries if entry.name not in kept]
-    for entry in others:
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry)
-        else:
-            Path(entry).unlink()
+def check_architecture(run: Run, saved: Saved, net: nn.Module, stages: Sequence[Stage]) -> None:
+    """Raise InputError if the saved networks or the saved stage do not fit the configuration."""
+    expected, model = (
+        {name: tuple(value.shape) for name, value in state.items()}
+        for state in (net.state_dict(), saved.progress.model)
+    )
+    clients = (load_shapes(path) for path in saved.clients.values())
+    same = model == expected and all(expected == _network_shapes(shapes) for shapes in clients)
+    if not same or saved.progress.stage not in ("", *(stage.name for stage in stages)):
+        raise InputError(
+            f"{run.resume_folder} is of another architecture than {run.config_file.name}: "
+            "restore the configuration that the run was started with."
+        )
+
+
+def _network_shapes(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    return {name.removeprefix("net."): shape for name, shape in shapes.items() if name.startswith("net.")}

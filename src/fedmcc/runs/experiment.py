@@ -22,7 +22,7 @@ from fedmcc.messages import StageRound
 from fedmcc.methods.base import Stage
 from fedmcc.numerics.state_dicts import copy_into, detached, select
 from fedmcc.runs.build import Experiment, prepare
-from fedmcc.runs.checkpoints import Saved, load_progress, load_shapes, save_progress, save_state
+from fedmcc.runs.checkpoints import Saved, check_architecture, load_progress, save_progress, save_state
 from fedmcc.runs.directory import Row, Run, create_run, next_free
 from fedmcc.storage.atomic_files import write_atomically
 from fedmcc.training.loop import Step
@@ -157,7 +157,7 @@ def _restore(experiment: Experiment, run: Run) -> tuple[Progress, int]:
     saved = load_progress(run)
     if saved is None:
         saved = Saved(Progress(detached(experiment.net.state_dict())), rows=0, clients={})
-    _check_architecture(experiment, run, saved)
+    check_architecture(run, saved, experiment.net, experiment.stages)
     run.truncate_rows(saved.rows)
     experiment.engine.begin(run.resume_folder, saved.clients, _last_rounds(run))
     run.remove_temporary_files()
@@ -202,25 +202,6 @@ def _write_partition(experiment: Experiment, run: Run) -> None:
     """Write which client has which images, if the images are on this machine."""
     if len(experiment.images):
         write_atomically(run.path / PARTITION, encode_partition(experiment.images, experiment.shards))
-
-
-def _check_architecture(experiment: Experiment, run: Run, saved: Saved) -> None:
-    """Raise InputError if the saved networks or the saved stage do not fit the configuration."""
-    expected, model = (
-        {name: tuple(value.shape) for name, value in state.items()}
-        for state in (experiment.net.state_dict(), saved.progress.model)
-    )
-    clients = (load_shapes(path) for path in saved.clients.values())
-    same = model == expected and all(expected == _network_shapes(shapes) for shapes in clients)
-    if not same or saved.progress.stage not in ("", *(stage.name for stage in experiment.stages)):
-        raise InputError(
-            f"{run.resume_folder} is of another architecture than {run.config_file.name}: "
-            "restore the configuration that the run was started with."
-        )
-
-
-def _network_shapes(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    return {name.removeprefix("net."): shape for name, shape in shapes.items() if name.startswith("net.")}
 
 
 def _remaining(stages: tuple[Stage, ...], progress: Progress) -> tuple[Stage, ...]:
