@@ -30,6 +30,7 @@ from fedmcc.training.chunked import CHUNKED_BATCHNORM, normalises_by_chunk
 from fedmcc.training.feature_cache import FeatureCache, bytes_of_view
 from fedmcc.training.loop import lazy_pairs
 from fedmcc.training.memory import memory_size
+from fedmcc.training.speed_probe import warn_of_slow_options
 from fedmcc.training.torch_setup import compile_encoders, find_device, set_up_torch
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
     check_images(config, images)
     make, config = network_factory(config, images)
     net = make()
+    if config.views.size is not None:
+        warn_of_slow_options(net, (images.images.shape[1], *2 * (config.views.size,)), config.training)
     if config.training.chunks(config.training.batch_size) and _normalises_by_chunk(config, net):
         log.warning(CHUNKED_BATCHNORM)
     shards = share_out(config, images)

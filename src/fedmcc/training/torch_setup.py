@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 Precision = Literal["auto", "float32", "bfloat16"]
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # constants of glibc's malloc.h
 MAX_FREE_BYTES = 2**30  # free memory above this is returned to the system
+TEST_IMAGES = 16  # of a forward pass that tries an encoder out
 MMAP_BYTES = 2**25  # larger blocks are mapped separately, so that the heap is not fragmented
 
 
@@ -96,6 +97,6 @@ def _test_forward(encoder: nn.Module, shape: tuple[int, int, int]) -> None:
     encoder.eval()
     try:
         with torch.no_grad():
-            encoder(torch.zeros((2, *shape), device=device))
+            encoder(torch.zeros((TEST_IMAGES, *shape), device=device))
     finally:
         encoder.train(training)
