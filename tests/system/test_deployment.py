@@ -298,7 +298,7 @@ def test_no_process_is_left_after_all_were_stopped(federation: Federation) -> No
     assert [site.wait(60) for site in sites] == [130] * 3
     homes = [
         federation.operator.flower_home,
-        *(federation.operator.site(name).home for name in ("a", "b", "c")),
+        *(federation.operator.site(name).flower_home for name in ("a", "b", "c")),
     ]
     assert [processes_of(home) for home in homes] == [[], [], [], []]
 
