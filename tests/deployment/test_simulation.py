@@ -41,4 +41,4 @@ def test_the_run_of_a_federation_is_not_resumed_without_its_sites(three, tmp_pat
     next(three().serve())
     result = _fedmcc("resume", tmp_path / "run")
     assert result.exit_code == 2
-    assert "is a federation's: start its server again" in result.output
+    assert "belongs to a federation: resume it with `fedmcc server start`" in result.output

@@ -1,4 +1,4 @@
-"""The program as people use it: a tiny recipe, its processes, and its commands inside this process."""
+"""A tiny recipe, and the commands of the program: inside this process, or as processes of their own."""
 
 import os
 import shutil
@@ -62,33 +62,33 @@ def recipe(tmp_path: Path, tiny: str) -> Path:
 
 @pytest.fixture
 def fedmcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """A command in this process, in a folder of its own."""
+    """Runs a command inside this process, in its own folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    return lambda *words: CliRunner().invoke(app, _brief(words))
+    return lambda *argv: CliRunner().invoke(app, _without_report(argv))
 
 
-def _brief(words: Iterable[object]) -> list[str]:
-    """A command line of which no run takes the seconds that its report would; test_report has those."""
-    command, *others = map(str, words)
+def _without_report(argv: Iterable[object]) -> list[str]:
+    """The command line with --no-report: a report takes seconds, and test_report tests it."""
+    command, *others = map(str, argv)
     return [command, *(["--no-report"] if command in ("run", "resume", "demo") else []), *others]
 
 
-def _heed() -> None:
-    """Interruptions count, also where the tests themselves run in the background and ignore them."""
+def _restore_sigint() -> None:
+    """Make SIGINT interrupt the process, even if the tests run in the background, where it is ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
 def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts the program as a process of its own; none outlives its test."""
+    """Starts the program as a process, which is killed at the end of the test."""
     processes = []
 
-    def start(*words: object, program: tuple[str, ...] = PROGRAM) -> subprocess.Popen[str]:
+    def start(*arguments: object, program: tuple[str, ...] = PROGRAM) -> subprocess.Popen[str]:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         environment = os.environ | {"COLUMNS": "80"}
-        words = (*program, *_brief(words))
-        process = subprocess.Popen(words, text=True, env=environment, preexec_fn=_heed, **pipes)
+        argv = (*program, *_without_report(arguments))
+        process = subprocess.Popen(argv, text=True, env=environment, preexec_fn=_restore_sigint, **pipes)
         processes.append(process)
         return process
 
@@ -100,7 +100,7 @@ def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of two rounds, for all tests: to be copied, not changed."""
+    """A finished run of two rounds, shared by all tests: copy it, do not change it."""
     folder = tmp_path_factory.mktemp("finished")
     (folder / "tiny.toml").write_text(RECIPE)
     loaded = config.load(folder / "tiny.toml", ["method.rounds=2", "data.limit=100"])
@@ -109,7 +109,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(finished_run: Path, tmp_path: Path) -> Path:
-    """A finished run to do anything with."""
+    """A copy of a finished run, which a test may change."""
     return Path(shutil.copytree(finished_run, tmp_path / "run"))
 
 
@@ -123,7 +123,7 @@ def unfinished(run: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def owners(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A hundred handwritten digits of each of three owners, as files in the folders a, b and c."""
+    """The folders a, b and c with a hundred image files of handwritten digits each."""
     folder = tmp_path_factory.mktemp("owners")
     for name in "abc":
         (folder / name).mkdir()
@@ -157,8 +157,8 @@ def truncated(pictures: Path, tmp_path: Path) -> Path:
 def unlabelled(fedmcc: Command, pictures: Path, tmp_path: Path) -> Path:
     """A run on a folder of images without labels."""
     small = ["clusters=2", "data.size=16", "encoder.width=2", "threads=1", "training.batch_size=8"]
-    words = [word for setting in [*small, "method.rounds=2"] for word in ("--set", setting)]
-    assert fedmcc("run", pictures, *words, "--out", tmp_path / "run").exit_code == 0
+    options = [option for setting in [*small, "method.rounds=2"] for option in ("--set", setting)]
+    assert fedmcc("run", pictures, *options, "--out", tmp_path / "run").exit_code == 0
     return tmp_path / "run"
 
 

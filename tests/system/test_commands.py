@@ -1,4 +1,4 @@
-"""Each command does what its help says, in a terminal and in a script."""
+"""Each command does what its help describes, in a terminal and in a script."""
 
 import csv
 import fcntl
@@ -11,16 +11,19 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click import Group
 from click.testing import Result
 from PIL import Image
 from rich.console import Console
+from typer.main import get_command
 
 from fedmcc import data, methods, networks, views
+from fedmcc.cli import app
 from fedmcc.data import partition
 from fedmcc.federation import engines
 from fedmcc.runs import protocols
@@ -74,8 +77,8 @@ def test_one_image_is_predicted_as_among_the_others(fedmcc: Command, pictures: P
 def test_damaged_files_are_counted_and_named(fedmcc: Command, pictures: Path) -> None:
     (pictures / "broken.png").write_bytes((pictures / "00.png").read_bytes()[:100])
     (pictures / "notes.txt").write_text("not an image")
-    for words in (["run", pictures, *SMALL, "--out", "run"], ["predict", "run", pictures]):
-        warning = succeeded(fedmcc(*words)).stderr.splitlines()[0]
+    for argv in (["run", pictures, *SMALL, "--out", "run"], ["predict", "run", pictures]):
+        warning = succeeded(fedmcc(*argv)).stderr.splitlines()[0]
         assert warning.startswith("Warning: Skipped 2 unreadable files")
         assert "broken.png" in warning
         assert "notes.txt" in warning
@@ -95,7 +98,7 @@ def test_the_configuration_of_a_run_repeats_it(fedmcc: Command, run: Path) -> No
         assert Path("again", name).read_bytes() == (run / name).read_bytes()
 
 
-def test_resuming_a_finished_run_says_so_and_shows_its_scores(fedmcc: Command, run: Path) -> None:
+def test_resuming_a_finished_run_only_shows_its_scores(fedmcc: Command, run: Path) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     result = succeeded(fedmcc("resume", run))
     assert "is complete: nothing to resume" in result.stderr
@@ -124,7 +127,7 @@ def test_evaluating_gives_the_scores_of_the_run(fedmcc: Command, run: Path) -> N
         ("protocols", protocols.PROTOCOLS),
     ],
 )
-def test_all_that_is_registered_is_listed(fedmcc: Command, kind: str, known: dict[str, object]) -> None:
+def test_every_registered_entry_is_listed(fedmcc: Command, kind: str, known: dict[str, object]) -> None:
     shown = succeeded(fedmcc("list", kind)).stdout
     first = {line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│")}
     assert first - {""} == set(known)
@@ -146,23 +149,23 @@ def test_a_log_gets_a_line_per_round(fedmcc: Command, recipe: Path) -> None:
     assert "\x1b" not in err
 
 
-def in_a_terminal(columns: int, *words: object) -> str:
-    """What a person sees of a command in a terminal of this width, without colours."""
+def in_a_terminal(columns: int, *argv: object) -> str:
+    """The output of a command in a terminal of this width, without colours."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     clean = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR", "CI")}
     ends = dict.fromkeys(("stdin", "stdout", "stderr"), follower)
-    process = subprocess.Popen([*MODULE, *map(str, words)], env=clean | {"TERM": "xterm"}, **ends)
+    process = subprocess.Popen([*MODULE, *map(str, argv)], env=clean | {"TERM": "xterm"}, **ends)
     os.close(follower)
-    seen = b""
+    output = b""
     try:
         while piece := os.read(leader, 1 << 16):
-            seen += piece
-    except OSError:  # how Linux says that nobody writes any more
+            output += piece
+    except OSError:  # on Linux, the end of the output
         pass
     os.close(leader)
     assert process.wait(timeout=60) == 0
-    return without_colours(seen.decode())
+    return without_colours(output.decode())
 
 
 def without_colours(text: str) -> str:
@@ -220,21 +223,37 @@ def test_help_fits_a_terminal(started: Start, program: tuple[str, ...]) -> None:
     out = started("--help", program=program).communicate(timeout=60)[0]
     commands = ("run", "resume", "evaluate", "predict", "list", "views", "demo")
     assert all(re.search(rf"^  {command} .*\.$", out, re.MULTILINE) for command in commands)
-    assert "..." not in out.split("Commands:")[1]  # whole sentences
+    assert "..." not in out.split("Commands:")[1]  # typer shortens sentences that do not fit
     assert len(out.rstrip("\n").splitlines()) < 24
     assert max(map(len, out.splitlines())) <= 80
 
 
+def paths(group: Group) -> Iterator[tuple[str, ...]]:
+    """The commands of a group, each as the arguments that call it."""
+    for name, entry in group.commands.items():
+        yield (name,)
+        yield from ((name, *path) for path in (paths(entry) if isinstance(entry, Group) else ()))
+
+
+@pytest.mark.parametrize("path", [*paths(get_command(app))], ids=" ".join)
+def test_the_help_of_each_command_has_whole_sentences(fedmcc: Command, path: tuple[str, ...]) -> None:
+    shown = succeeded(fedmcc(*path, "--help")).stdout
+    assert "\\" not in shown
+    assert "..." not in re.sub(r"\[ARGS\]\.\.\.|RUN\.\.\.", "", shown)
+    assert len(shown.splitlines()) <= 24
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 @pytest.mark.parametrize(
-    "words", [("-m", "fedmcc", "--help"), ("-c", "import fedmcc"), ("-c", "import fedmcc.cli")]
+    "argv", [("-m", "fedmcc", "--help"), ("-c", "import fedmcc"), ("-c", "import fedmcc.cli")]
 )
-def test_neither_help_nor_import_loads_what_is_slow(started: Start, words: tuple[str, ...]) -> None:
-    process = started("-X", "importtime", *words, program=(sys.executable,))
+def test_neither_help_nor_import_loads_slow_libraries(started: Start, argv: tuple[str, ...]) -> None:
+    process = started("-X", "importtime", *argv, program=(sys.executable,))
     err = process.communicate(timeout=60)[1]
     loaded = {line.split("|")[-1].strip() for line in err.splitlines()}
     assert process.returncode == 0
     assert "fedmcc" in loaded
-    assert not loaded & {"torch", "numpy", "sklearn", "pydantic", "PIL"}
+    assert not loaded & {"torch", "numpy", "sklearn", "pydantic", "PIL", "flwr", "rich"}
 
 
 def test_the_version_is_the_packages(fedmcc: Command) -> None:
@@ -243,7 +262,7 @@ def test_the_version_is_the_packages(fedmcc: Command) -> None:
     assert succeeded(fedmcc("--version")).stdout == f"fedmcc {version('fedmcc')}\n"
 
 
-def test_a_reader_that_leaves_early_is_no_error(run: Path, pictures: Path, started: Start) -> None:
+def test_closing_the_output_early_is_not_an_error(run: Path, pictures: Path, started: Start) -> None:
     process = started("predict", run, pictures)
     assert process.stdout is not None
     process.stdout.close()

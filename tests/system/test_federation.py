@@ -1,4 +1,4 @@
-"""Whole federations through the command line: methods, what follows them, who takes part."""
+"""Federations from the command line: methods, clusterings after them, and participation."""
 
 import json
 
@@ -30,8 +30,8 @@ learning_rate = 1e-3
 def _run(tmp_path, *settings):
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(TINY)
-    words = [word for setting in settings for word in ("--set", setting)]
-    result = CliRunner().invoke(app, ["run", str(recipe), "--out", str(tmp_path / "run"), *words])
+    options = [option for setting in settings for option in ("--set", setting)]
+    result = CliRunner().invoke(app, ["run", str(recipe), "--out", str(tmp_path / "run"), *options])
     assert result.exit_code == 0, result.output
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     return rows, json.loads((tmp_path / "run/scores.json").read_text())["scores"]

@@ -1,4 +1,4 @@
-"""The engine `pool` as a program: kills, interruptions, and what they leave behind."""
+"""Runs with the engine `pool` that are killed or interrupted, and the processes that remain."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def pooled(table: dict[str, Any], tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(table: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
-    """The same run in one process."""
+    """The outcome of the run in one process, without interruptions."""
     path = tmp_path_factory.mktemp("undisturbed") / "run"
     experiment.run(config.parse(table | {"engine": {"name": "embedded"}}), path)
     return outcome(path)
@@ -51,15 +51,15 @@ def outcome(run: Path) -> tuple[Any, ...]:
 
 
 def wait_for_rows(process: "subprocess.Popen[str]", run: Path, count: int) -> None:
-    metrics, patience = run / "metrics.jsonl", time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < patience:
+    metrics, until = run / "metrics.jsonl", time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < until:
         if metrics.exists() and metrics.read_text().count("\n") >= count:
             return
         time.sleep(0.005)
 
 
 def descendants(pid: int) -> set[int]:
-    """All processes below one."""
+    """All descendants of a process."""
     tree = [line.split() for line in _processes()]
     found, new = set(), {pid}
     while new:
@@ -74,30 +74,30 @@ def _processes() -> list[str]:
 
 
 def all_gone(pids: set[int], seconds: float = 20) -> bool:
-    patience = time.monotonic() + seconds
-    while pids and time.monotonic() < patience:
-        pids = {pid for pid in pids if _lives(pid)}
+    until = time.monotonic() + seconds
+    while pids and time.monotonic() < until:
+        pids = {pid for pid in pids if _is_running(pid)}
         time.sleep(0.02)
     return not pids
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] != "Z"
     except OSError:
         return False
 
 
-def test_a_killed_server_leaves_no_process_and_resumes_to_the_same_bits(
+def test_a_killed_run_leaves_no_process_and_resumes_bit_identically(
     pooled: Path, tmp_path: Path, started: Start, undisturbed: tuple[Any, ...]
 ) -> None:
     run = tmp_path / "run"
-    for words, rows in ((("run", pooled, "--out", run), 2), (("resume", run), 5)):  # one in each stage
-        process = started(*words)
+    for argv, rows in ((("run", pooled, "--out", run), 2), (("resume", run), 5)):  # one in each stage
+        process = started(*argv)
         wait_for_rows(process, run, rows)
-        process.send_signal(signal.SIGSTOP)  # it cannot end while its processes are counted
+        process.send_signal(signal.SIGSTOP)  # so that it does not end while its processes are counted
         below = descendants(process.pid)
-        assert len(below) >= 3  # two workers, and the process that they are forked from
+        assert len(below) >= 3  # two workers, and the process from which they are forked
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert all_gone(below)
@@ -106,7 +106,7 @@ def test_a_killed_server_leaves_no_process_and_resumes_to_the_same_bits(
     assert outcome(run) == undisturbed
 
 
-def test_an_interruption_from_the_keyboard_ends_all_processes_quietly(
+def test_an_interruption_from_the_keyboard_ends_all_processes_without_a_traceback(
     pooled: Path, tmp_path: Path, started: Start
 ) -> None:
     run = tmp_path / "run"

@@ -1,4 +1,7 @@
-"""The program: what all commands share. Each imports what it needs when it runs: `--help` is instant."""
+"""The program `fedmcc` and what its commands share.
+
+Commands import what they need when they run, so that `--help` starts at once.
+"""
 
 import functools
 import logging
@@ -8,26 +11,29 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+import typer.core
+
+typer.core.HAS_RICH = False  # typer escapes brackets for rich even without it: help would show `\[required]`
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # boxes around the help would take two thirds of the time that it takes
+    rich_markup_mode=None,  # help with boxes takes three times as long
 )
 
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Change an option, such as method.momentum=0.996.")
 ]
 Recipe = Annotated[Path, typer.Argument(metavar="RECIPE", help="A TOML file, or a folder of images.")]
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 
 
 def command(function: Callable[..., None], group: typer.Typer = app) -> Callable[..., None]:
-    """A command whose failures are one sentence and an exit code: 2 for the user's input, 1 for ours."""
+    """Register a command whose errors are one printed sentence, with exit code 2 for wrong input, else 1."""
 
     @functools.wraps(function)
-    def answered(*args: Any, **options: Any) -> None:
+    def with_errors(*args: Any, **options: Any) -> None:
         from fedmcc.errors import InputError
 
         try:
@@ -37,46 +43,48 @@ def command(function: Callable[..., None], group: typer.Typer = app) -> Callable
         except ArithmeticError as error:  # DivergedError
             stop(str(error), 1)
         except BrokenPipeError:
-            raise  # `fedmcc predict ... | head`: click ends quietly
+            raise  # `fedmcc predict ... | head`: click exits without a message
         except OSError as error:
-            stop(f"The system refused: {error}.", 1)
+            # Errors of Flower's programs (FlowerError) have no errno.
+            stop(f"Operating system error: {error}." if error.errno is not None else f"{error}.", 1)
         except KeyboardInterrupt:
             stop("Interrupted.", 130)
 
-    group.command()(answered)
-    return answered
+    group.command()(with_errors)
+    return with_errors
 
 
 def main() -> None:
-    """The program."""
-    # Threads that wait for one another spin briefly: docs/decisions/0006-waiting-threads.md has the figures.
+    """Run the program."""
+    # Waiting threads spin only briefly; for measurements see docs/decisions/0006-waiting-threads.md.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     logging.basicConfig(format="%(message)s")
     logging.getLogger("fedmcc").setLevel(logging.INFO)
     app()
 
 
-def _show_version(wanted: bool) -> bool:
-    if wanted:
+def _show_version(requested: bool) -> bool:
+    if requested:
         from importlib.metadata import version
 
         typer.echo(f"fedmcc {version('fedmcc')}")
         raise typer.Exit
-    return wanted
+    return requested
 
 
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and exit.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
     """Cluster images that cannot leave their owners."""
 
 
-def stop(sentence: str, code: int) -> NoReturn:
-    """End with a sentence on the screen and this exit code."""
+def stop(message: str, code: int) -> NoReturn:
+    """Print an error message and exit with this code."""
     from fedmcc.terminal import output
 
-    output.fail(sentence)
+    output.fail(message)
     raise typer.Exit(code)

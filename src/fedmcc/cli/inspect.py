@@ -1,4 +1,4 @@
-"""Commands that look at runs, data and what there is: evaluate, predict, views, partition, list."""
+"""Commands that show runs, data and registries: evaluate, predict, views, partition, list."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,12 +18,16 @@ def evaluate(
     run: RunFolder,
     protocol: Annotated[
         str | None,
-        typer.Option(help="clustering, kmeans, federated-kmeans, knn, linear, semi: any, with commas."),
+        typer.Option(
+            help="One or more of clustering, kmeans, federated-kmeans, knn, linear, semi, with commas."
+        ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How often protocols that draw are repeated.")] = 1,
-    checkpoint: Annotated[Path | None, typer.Option(help="Another network [the run's final one].")] = None,
+    seeds: Annotated[int, typer.Option(help="Repetitions of random protocols.")] = 1,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="The network to score [the run's final network].")
+    ] = None,
 ) -> None:
-    """Score the final network of a run again, on its images."""
+    """Score the final network of a run on its images."""
     from fedmcc.errors import InputError
     from fedmcc.runs import build, directory
     from fedmcc.terminal import output
@@ -33,7 +37,7 @@ def evaluate(
         _measure(opened, [name.strip() for name in protocol.split(",")], seeds, checkpoint)
         return
     if seeds != 1:
-        raise InputError("--seeds is for protocols that draw: say which with --protocol.")
+        raise InputError("--seeds applies to random protocols only: choose one with --protocol.")
     trained = build.reopen(opened, checkpoint)
     online = trained.net.online
     scores = trained.scorer.final(online, trained.scorer.extract(online))
@@ -41,17 +45,17 @@ def evaluate(
 
 
 def _measure(run: "Run", names: Sequence[str], seeds: int, checkpoint: Path | None) -> None:
-    """Protocols, each recorded in the run as soon as it is known, unless it is of another network."""
+    """Evaluate with protocols; results of the final network are recorded in the run one by one."""
     from fedmcc.runs import protocols
     from fedmcc.terminal import output
 
-    run.read_json(protocols.FILE)  # a damaged one is refused before, not after
-    found = {}
+    run.read_json(protocols.FILE)  # raises InputError for a damaged file before the work starts
+    results = {}
     for name, scores in protocols.evaluate_each(run, names, seeds, checkpoint):
-        found[name] = scores
+        results[name] = scores
         if checkpoint is None:
             protocols.record(run, {name: scores})
-    output.show_evaluation(found)
+    output.show_evaluation(results)
     if checkpoint is None:
         output.say(f"Recorded in {run.path / protocols.FILE}.")
 
@@ -62,7 +66,7 @@ def predict(
     images: Annotated[Path, typer.Argument(metavar="IMAGES", help="A folder of images, or one image.")],
     out: Annotated[Path | None, typer.Option(help="The CSV file to write [standard output].")] = None,
 ) -> None:
-    """Say which cluster each image belongs to."""
+    """Assign images to clusters."""
     from fedmcc.runs import directory, predict
     from fedmcc.storage.atomic_files import write_output
     from fedmcc.terminal import output
@@ -78,12 +82,14 @@ def predict(
 
 @command
 def views(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Its name, or a folder of images.")],
-    out: Annotated[Path, typer.Option(help="The picture to write.")],
-    preset: Annotated[str, typer.Option(help="Whose views: a preset, `auto`, or `all` of them.")] = "auto",
+    dataset: Annotated[
+        str, typer.Argument(metavar="DATASET", help="Name of a data set, or a folder of images.")
+    ],
+    out: Annotated[Path, typer.Option(help="The PNG file to write.")],
+    preset: Annotated[str, typer.Option(help="A preset, `auto` (that of the data set), or `all`.")] = "auto",
     settings: Settings = None,
 ) -> None:
-    """Draw the views that training would see, to judge them by eye."""
+    """Draw the augmented views that training uses."""
     from fedmcc.report import pictures
     from fedmcc.terminal import output
 
@@ -95,9 +101,9 @@ def views(
 def partition(
     recipe: Recipe,
     settings: Settings = None,
-    out: Annotated[Path | None, typer.Option(help="A picture of it to write.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A PNG file to write as well.")] = None,
 ) -> None:
-    """Show which client would hold how many images of each class."""
+    """Show how many images of each class each client would have."""
     from fedmcc.data.partition import holdings
     from fedmcc.report import pictures
     from fedmcc.runs import build
@@ -107,8 +113,8 @@ def partition(
     if out is not None:
         pictures.refuse_unless_png(out)
     images = loaded.data.load()
-    if complaint := images.skipped_message():
-        output.warn(complaint)
+    if skipped := images.skipped_message():
+        output.warn(skipped)
     held = holdings(images, build.share_out(loaded, images))
     output.show_holdings(held.clients, held.classes, held.counts.tolist())
     if out is not None:
@@ -126,7 +132,7 @@ def list(
         ),
     ],
 ) -> None:
-    """Show what there is, with its options and their defaults."""
+    """List methods, data sets and so on, with options and defaults."""
     from fedmcc.cli import listing
     from fedmcc.errors import unknown
     from fedmcc.terminal import output

@@ -1,4 +1,4 @@
-"""What is registered, as `fedmcc list` shows it: names, what they are, their options and defaults."""
+"""The entries of the registries for `fedmcc list`: names, descriptions, options and defaults."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -23,46 +23,50 @@ KINDS: dict[str, Mapping[str, Any]] = {
     "protocols": PROTOCOLS,
 }
 
-READ_BY = {"name": "", "alpha": "dirichlet", "uneven": "iid"}  # options that not every partition reads
+# Options that only one partition uses; `name` selects the partition and is not listed.
+USED_BY = {"name": "", "alpha": "dirichlet", "uneven": "iid"}
 
 
 def entries(kind: str) -> list[tuple[str, str, str]]:
-    """Name, first sentence and options of each entry of a registry."""
+    """Name, description and options of each entry of a registry."""
     if kind == "views":
         return [(name, "a preset", _differences(views)) for name, views in PRESETS.items()]
     if kind == "partitions":
-        return [(name, _sentence(deal), _sharing(name)) for name, deal in PARTITIONS.items()]
+        return [(name, _description(entry), _partition_options(name)) for name, entry in PARTITIONS.items()]
     if kind == "protocols":
-        return [(name, _needs(protocol), "--seeds" * protocol.random) for name, protocol in PROTOCOLS.items()]
-    return [(name, _sentence(entry), _options(entry)) for name, entry in KINDS[kind].items()]
+        return [
+            (name, _protocol_description(protocol), "--seeds" * protocol.random)
+            for name, protocol in PROTOCOLS.items()
+        ]
+    return [(name, _description(entry), _options(entry)) for name, entry in KINDS[kind].items()]
 
 
-def _sentence(entry: Any) -> str:
+def _description(entry: Any) -> str:
     return (entry.__doc__ or "").strip().splitlines()[0]
 
 
-def _needs(protocol: Protocol) -> str:
-    return _sentence(protocol.measure) + " Needs labels." * protocol.needs_labels
+def _protocol_description(protocol: Protocol) -> str:
+    return _description(protocol.measure) + " Needs labels." * protocol.needs_labels
 
 
 def _options(entry: Any) -> str:
-    return " ".join(f"{field.name}={_shown(field.default)}" for field in fields(entry))
+    return " ".join(f"{field.name}={_format(field.default)}" for field in fields(entry))
 
 
-def _sharing(name: str) -> str:
-    read = [field for field in fields(PartitionOptions) if READ_BY.get(field.name, name) == name]
-    return " ".join(f"{field.name}={_shown(field.default)}" for field in read)
+def _partition_options(name: str) -> str:
+    used = [field for field in fields(PartitionOptions) if USED_BY.get(field.name, name) == name]
+    return " ".join(f"{field.name}={_format(field.default)}" for field in used)
 
 
 def _differences(views: Views) -> str:
     names = [field.name for field in fields(Views)]
     changed = [name for name in names if getattr(views, name) != getattr(Views(), name)]
-    return " ".join(f"{name}={_shown(getattr(views, name))}" for name in changed)
+    return " ".join(f"{name}={_format(getattr(views, name))}" for name in changed)
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     if value is MISSING:
         return "…"
     if isinstance(value, tuple):
-        return "[" + ",".join(map(_shown, value)) + "]"
+        return "[" + ",".join(map(_format, value)) + "]"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

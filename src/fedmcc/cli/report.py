@@ -1,4 +1,4 @@
-"""Commands that show runs to people: report, plot."""
+"""Commands that draw runs: report, plot."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,9 +12,11 @@ from fedmcc.cli.app import RunFolder, command
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="A run, or several to compare.")],
     out: Annotated[Path | None, typer.Option(help="The HTML file to write [RUN/report.html].")] = None,
-    images: Annotated[bool, typer.Option("--images/--no-images", help="Show the images.")] = True,
+    images: Annotated[
+        bool, typer.Option("--images/--no-images", help="Include images in the report.")
+    ] = True,
 ) -> None:
-    """Write a page that shows a run, or compares several."""
+    """Write an HTML report of a run, or a comparison of several."""
     from fedmcc.report.build import write_report
     from fedmcc.terminal import output
 
@@ -24,9 +26,9 @@ def report(
 @command
 def plot(
     run: RunFolder,
-    out: Annotated[Path, typer.Option(help="The folder for the figures.")],
+    out: Annotated[Path, typer.Option(help="The folder to write the figures to.")],
 ) -> None:
-    """Draw the paper's figures of a run, as SVG and PNG."""
+    """Draw the paper's figures for a run, as SVG and PNG."""
     from fedmcc.report.figures import write_figures
     from fedmcc.terminal import output
 

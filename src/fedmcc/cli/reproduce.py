@@ -1,4 +1,4 @@
-"""The command that does the paper's tables and figures again."""
+"""The command that reproduces the paper's tables and figures."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,18 +14,20 @@ if TYPE_CHECKING:
 @command
 def reproduce(
     table: Annotated[
-        str, typer.Argument(metavar="TABLE", help="Such as federated-iid; any other word lists them.")
+        str, typer.Argument(metavar="TABLE", help="A name such as federated-iid; an unknown name lists all.")
     ],
     scale: Annotated[str, typer.Option(help="smoke (minutes), small (a laptop) or paper.")] = "small",
-    seeds: Annotated[int, typer.Option(help="Runs of each cell.")] = 1,
-    jobs: Annotated[int, typer.Option(help="Cells at a time.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="Its folder [runs/reproduce-TABLE-SCALE].")] = None,
+    seeds: Annotated[int, typer.Option(help="Runs per cell.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Cells to run in parallel.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder to write to [runs/reproduce-TABLE-SCALE].")
+    ] = None,
     settings: Settings = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan alone.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost only.")] = False,
 ) -> None:
-    """Do a table or a figure of the paper again.
+    """Reproduce a table or a figure of the paper.
 
-    The same command goes on where it was stopped; finished cells are not run again.
+    To resume, repeat the command; finished cells are not run again.
     """
     from fedmcc.reproduction import cells, reproduce, scales, table_spec
 
@@ -56,7 +58,7 @@ def _run(request: "Request", planned: "list[Cell]") -> None:
                 else:
                     board.hear(*event)
     except KeyboardInterrupt:
-        stop("Interrupted; the same command goes on.", 130)
+        stop("Interrupted; repeat the command to resume.", 130)
     output.say(f"The table is in {request.out / 'table.md'} and {request.out / 'table.html'}.")
     if failures:
         stop(f"{len(failures)} of {len(planned)} cells failed: {next(iter(failures.values()))}", 1)

@@ -19,8 +19,8 @@ Report = Annotated[bool, typer.Option("--report/--no-report", help="Write RUN/re
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Record the rounds in RUN/tensorboard.")]
 
 
-class Wishes(NamedTuple):
-    """What a run leaves behind besides its own files."""
+class Outputs(NamedTuple):
+    """What a run writes in addition to its own files."""
 
     report: bool = True
     tensorboard: bool = False
@@ -31,36 +31,36 @@ def run(
     recipe: Recipe,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="The new run directory [runs/RECIPE-001].")] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="Where clients run: embedded, pool or flower-simulation.")
-    ] = None,
-    profile: Annotated[bool, typer.Option("--profile", help="Write where time went to profile.md.")] = False,
+    engine: Annotated[str | None, typer.Option(help="Engine: embedded, pool or flower-simulation.")] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Write RUN/profile.md: time spent per part.")
+    ] = False,
     report: Report = True,
     tensorboard: TensorBoard = False,
 ) -> None:
-    """Train on a recipe, or on a folder of images.
+    """Train with a recipe, or on a folder of images.
 
-    For a folder say how many clusters there are: `fedmcc run PICTURES --set clusters=10`.
+    A folder needs the number of clusters: `fedmcc run PICTURES --set clusters=10`.
     """
     from fedmcc.runs.directory import next_free, require_unused
 
     name = recipe.resolve().stem
     if engine == SIMULATION:
-        _refuse_here(profile=profile, tensorboard=tensorboard)
+        _refuse_for_simulation(profile=profile, tensorboard=tensorboard)
         path = out or next_free(Path("runs"), name)
         require_unused(path)
         _simulate(load_recipe(recipe, settings), path, report)
         return
     loaded = load_recipe(recipe, [*(settings or []), *([f"engine.name={engine}"] if engine else [])])
     if profile:
-        _profile(loaded, out, name, Wishes(False, tensorboard))  # of the run: no report
+        _profile(loaded, out, name, Outputs(False, tensorboard))  # the profile is of the run only
     else:
-        _begin(loaded, out, name, Wishes(report, tensorboard))
+        _start(loaded, out, name, Outputs(report, tensorboard))
 
 
 @command
 def resume(run: RunFolder, report: Report = True, tensorboard: TensorBoard = False) -> None:
-    """Go on with an interrupted run, to the same bits as without."""
+    """Resume an interrupted run; the result is bit-identical."""
     from fedmcc import config
     from fedmcc.errors import InputError
     from fedmcc.runs import build, directory
@@ -69,15 +69,15 @@ def resume(run: RunFolder, report: Report = True, tensorboard: TensorBoard = Fal
     opened = directory.load_run(run)
     loaded = config.load(opened.config_file)
     if opened.sites_file.exists() and not opened.simulated:
-        raise InputError(f"{run} is a federation's: start its server again and it goes on.")
+        raise InputError(f"{run} belongs to a federation: resume it with `fedmcc server start`.")
     if opened.finished:
         output.say(f"{run} is complete: nothing to resume.")
         output.show_scores(opened.read_json("scores.json"), method_name(loaded))
     elif opened.simulated:
-        _refuse_here(tensorboard=tensorboard)
+        _refuse_for_simulation(tensorboard=tensorboard)
         _simulate(loaded, run, report)
     else:
-        _train(build.prepare(loaded), opened, Wishes(report, tensorboard))
+        _train(build.prepare(loaded), opened, Outputs(report, tensorboard))
 
 
 @command
@@ -85,18 +85,18 @@ def demo(
     out: Annotated[Path | None, typer.Option(help="The new run directory [runs/demo-001].")] = None,
     report: Report = True,
 ) -> None:
-    """Five clients cluster handwritten digits, in a few minutes."""
+    """Cluster handwritten digits of five clients, in a few minutes."""
     from importlib.resources import as_file, files
 
     from fedmcc import config
 
     with as_file(files("fedmcc.cli") / "demo.toml") as recipe:
         loaded = config.load(recipe)
-    _begin(loaded, out, "demo", Wishes(report))
+    _start(loaded, out, "demo", Outputs(report))
 
 
 def load_recipe(recipe: Path, settings: Sequence[str] | None) -> "Config":
-    """The configuration of a TOML file, or that of a folder of images."""
+    """Load a TOML file, or the default configuration for a folder of images."""
     from fedmcc import config
 
     if not recipe.is_dir():
@@ -105,39 +105,39 @@ def load_recipe(recipe: Path, settings: Sequence[str] | None) -> "Config":
     return config.parse(config.apply_settings(table, settings or []))
 
 
-def _begin(loaded: "Config", out: Path | None, name: str, wishes: Wishes) -> "Run":
+def _start(loaded: "Config", out: Path | None, name: str, outputs: Outputs) -> "Run":
     from fedmcc.data.partition import holdings
     from fedmcc.runs import build, directory, experiment
     from fedmcc.terminal import output
 
-    _check(wishes)
+    _check(outputs)
     prepared = build.prepare(loaded)
-    if complaint := prepared.images.skipped_message():
-        output.warn(complaint)
+    if skipped := prepared.images.skipped_message():
+        output.warn(skipped)
     run = experiment.start_run(prepared, out or directory.next_free(Path("runs"), name))
     held = holdings(prepared.images, prepared.shards)
     output.show_holdings_briefly(held.clients, held.classes, held.counts.tolist())
-    _train(prepared, run, wishes)
+    _train(prepared, run, outputs)
     return run
 
 
-def _profile(loaded: "Config", out: Path | None, name: str, wishes: Wishes) -> None:
+def _profile(loaded: "Config", out: Path | None, name: str, outputs: Outputs) -> None:
     from fedmcc.runs import profile
     from fedmcc.terminal import output
 
     with profile.profiling(loaded) as clock:
-        begun = _begin(loaded, out, name, wishes)
-        profile.write_profile(begun, clock)
-    output.say(f"Where time went: {begun.path / 'profile.md'}.")
+        run = _start(loaded, out, name, outputs)
+        profile.write_profile(run, clock)
+    output.say(f"The profile is {run.path / 'profile.md'}.")
 
 
-def _refuse_here(**wanted: bool) -> None:
-    """Say which options do nothing on Flower's simulation, where other processes do the work."""
+def _refuse_for_simulation(**options: bool) -> None:
+    """Raise InputError for options that Flower's simulation does not have: it trains in other processes."""
     from fedmcc.errors import InputError
 
-    for option in (name for name, chosen in wanted.items() if chosen):
+    for option in (name for name, chosen in options.items() if chosen):
         raise InputError(
-            f"--{option} does not work on Flower's simulation: leave it out, or use another engine."
+            f"--{option} does not work with Flower's simulation: omit it, or use another engine."
         )
 
 
@@ -146,7 +146,7 @@ def _simulate(loaded: "Config", path: Path, report: bool) -> None:
     from fedmcc.runs import directory
     from fedmcc.terminal import output, progress
 
-    output.say(f"{method_name(loaded)} on Flower's simulation, in {path}")
+    output.say(f"{method_name(loaded)} with Flower's simulation, in {path}")
     for row in simulation.simulate(loaded, path):
         output.say(f"{row['stage']} {row['round']}  {progress.row_summary(row)}")
     run = directory.load_run(path)
@@ -156,46 +156,46 @@ def _simulate(loaded: "Config", path: Path, report: bool) -> None:
         _report(None, run)
 
 
-def _check(wishes: Wishes) -> None:
-    if wishes.tensorboard:
+def _check(outputs: Outputs) -> None:
+    if outputs.tensorboard:
         from fedmcc.runs.tensorboard import require_tensorboard
 
         require_tensorboard()
 
 
-def _train(prepared: "Experiment", run: "Run", wishes: Wishes) -> None:
+def _train(prepared: "Experiment", run: "Run", outputs: Outputs) -> None:
     from shlex import quote
 
     from fedmcc.runs import experiment
     from fedmcc.runs.tensorboard import record_rounds
     from fedmcc.terminal import output, progress
 
-    _check(wishes)
+    _check(outputs)
     method, clusters = method_name(prepared.config), prepared.config.general.clusters
     output.say(f"{method}: {len(prepared.images):,} images, {clusters} clusters, in {run.path}")
     plan, events = experiment.plan(prepared, run), experiment.steps(prepared, run)
-    if wishes.tensorboard:
+    if outputs.tensorboard:
         events = record_rounds(events, run.path / "tensorboard", len(run.committed_rows()))
     try:
         scores = progress.watch(events, plan)
     except KeyboardInterrupt:
-        stop(f"Interrupted; go on with: fedmcc resume {quote(str(run.path))}", 130)
+        stop(f"Interrupted; resume with: fedmcc resume {quote(str(run.path))}", 130)
     output.show_scores(scores, method)
     output.say(f"The run is in {run.path}.")
-    if wishes.report:
+    if outputs.report:
         _report(prepared, run)
     else:
-        output.say(f"Look at it with: fedmcc report {quote(str(run.path))}")
+        output.say(f"Create its report with: fedmcc report {quote(str(run.path))}")
 
 
 def _report(prepared: "Experiment | None", run: "Run") -> None:
-    """The report of what has just been trained; if it fails, the run is no worse for it."""
+    """Write the report of the run; a failure is a warning, since the run itself is complete."""
     from fedmcc.report.build import write_report
     from fedmcc.terminal import output
 
     try:
-        output.say(f"Its report is {write_report([run.path], experiment=prepared)}.")
-    except Exception as error:  # whatever it is, hours of training are not to end in it
+        output.say(f"The report is {write_report([run.path], experiment=prepared)}.")
+    except Exception as error:  # after hours of training, no error of the report ends the command
         output.warn(f"The report could not be written: {type(error).__name__}: {error}")
 
 

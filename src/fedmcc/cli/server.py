@@ -28,7 +28,7 @@ def start(
     run: Annotated[
         Path | None, typer.Option(help="The run directory, new or to be resumed [DIR/runs/RECIPE-001].")
     ] = None,
-    min_sites: Annotated[int, typer.Option(help="Sites that a round needs.")] = DEFAULTS.min_sites,
+    min_sites: Annotated[int, typer.Option(help="Sites needed to start a round.")] = DEFAULTS.min_sites,
     wait: Annotated[float, typer.Option(help="Seconds to wait for all sites at the start.")] = DEFAULTS.wait,
     round_timeout: Annotated[
         float, typer.Option(help="Seconds that a site has for a round.")

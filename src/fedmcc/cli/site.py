@@ -1,4 +1,4 @@
-"""Commands of a site: site start, check."""
+"""Commands for a site of a federation: site check, start."""
 
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,11 @@ Images = Annotated[Path, typer.Option("--data", metavar="IMAGES", help="A folder
 @partial(command, group=site)
 def check(
     data: Images,
-    recipe: Annotated[Path | None, typer.Option(help="The recipe of the federation [the default].")] = None,
+    recipe: Annotated[
+        Path | None, typer.Option(help="The recipe of the federation [default options].")
+    ] = None,
 ) -> None:
-    """Look at a site's images before it joins; nothing leaves the site."""
+    """Check the images of a site before it joins; nothing is sent."""
     from rich import filesize
 
     from fedmcc.deployment.site.check import check_site, resolve_recipe
@@ -27,22 +29,22 @@ def check(
 
     report = check_site(resolve_recipe(data, recipe))
     output.say(f"{len(report.images):,} images found, {len(report.images.skipped):,} files unreadable.")
-    if complaint := report.images.skipped_message():
-        output.warn(complaint)
+    if skipped := report.images.skipped_message():
+        output.warn(skipped)
     smallest, middle, largest = ("{} × {}".format(*size) for size in report.sizes[:3])
     output.say(f"{smallest} to {largest} pixels, median {middle}; {filesize.decimal(report.sizes.bytes)}.")
     for cost in report.costs:
         sent = filesize.decimal(cost.sent)
-        output.say(f"A round of {cost.stage}: about {cost.seconds:,.0f} s here, {sent} each way.")
+        output.say(f"A round of {cost.stage}: about {cost.seconds:,.0f} s on this machine, {sent} each way.")
     output.say(f"Memory while training: about {filesize.decimal(report.memory)}.")
 
 
 @partial(command, group=site)
 def start(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that the site was handed.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that the site received.")],
     data: Images,
 ) -> None:
-    """Take part until stopped; when the server is away, wait for it."""
+    """Take part until stopped; wait for the server while it is down."""
     from fedmcc.deployment.flower import processes
     from fedmcc.deployment.setup.layout import SiteFolder
     from fedmcc.deployment.site.launch import run_site
