@@ -235,7 +235,7 @@ def paths(group: Group) -> Iterator[tuple[str, ...]]:
         yield from ((name, *path) for path in (paths(entry) if isinstance(entry, Group) else ()))
 
 
-@pytest.mark.parametrize("path", paths(get_command(app)), ids=" ".join)
+@pytest.mark.parametrize("path", [*paths(get_command(app))], ids=" ".join)
 def test_the_help_of_each_command_has_whole_sentences(fedmcc: Command, path: tuple[str, ...]) -> None:
     shown = succeeded(fedmcc(*path, "--help")).stdout
     assert "\\" not in shown
