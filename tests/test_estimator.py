@@ -8,6 +8,8 @@ from fedmcc import DeepClustering
 from fedmcc.data.synthetic import Synthetic
 from fedmcc.errors import InputError
 
+pytestmark = pytest.mark.slow  # takes seconds
+
 SETTINGS = {"encoder.width": 4, "training.batch_size": 16, "threads": 1, "device": "cpu"}
 
 

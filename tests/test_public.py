@@ -13,6 +13,8 @@ import pytest
 
 import fedmcc
 
+pytestmark = pytest.mark.slow  # takes seconds
+
 LOSSES = [f"losses.{name}" for name in fedmcc.losses.__all__]
 NAMES = [*(name for name in fedmcc.__all__ if name != "losses"), *LOSSES]
 

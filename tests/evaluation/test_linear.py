@@ -9,6 +9,8 @@ from fedmcc.evaluation.linear import Backbone, ClassifierTraining
 from fedmcc.evaluation.splits import Examples
 from fedmcc.numerics.randomness import generator
 
+pytestmark = pytest.mark.slow  # takes seconds
+
 CPU = torch.device("cpu")
 
 

@@ -13,6 +13,8 @@ from fedmcc.evaluation.semi_supervised import FEW_LABELS_TRAINING, LABEL_SHARES,
 from fedmcc.evaluation.splits import EncodedImages, labelled, stratified
 from fedmcc.numerics.randomness import generator
 
+pytestmark = pytest.mark.slow  # takes seconds
+
 SCORES = ["probe_1%", "probe_10%", "finetune_1%", "finetune_10%"]
 
 

@@ -8,6 +8,8 @@ from fedmcc.messages import pack
 from fedmcc.numerics.state_dicts import detached, select
 from fedmcc.runs.build import prepare
 
+pytestmark = pytest.mark.slow  # takes seconds
+
 CLIENTS = range(5)
 TABLE = {
     "device": "cpu",

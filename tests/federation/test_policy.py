@@ -25,6 +25,8 @@ from fedmcc.runs.experiment import Scored, start_run, steps
 from fedmcc.training.loop import Training
 from fedmcc.views import preset
 
+pytestmark = pytest.mark.slow  # takes seconds
+
 HEAD = ("online.cluster_projector",)
 SHARDS = (slice(0, 10), slice(10, 34), slice(34, 60))
 

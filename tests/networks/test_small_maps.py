@@ -11,6 +11,8 @@ from fedmcc.networks.fuse_batchnorm import fuse_batchnorm
 from fedmcc.networks.resnet import ResNet18
 from fedmcc.networks.small_maps import Conv2d
 
+pytestmark = pytest.mark.slow  # takes seconds
+
 CASES = {  # kernel, stride, padding, height, width
     "1x1": (3, 1, 1, 1, 1),
     "1x1, stride 2": (3, 2, 1, 1, 1),

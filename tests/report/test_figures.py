@@ -23,6 +23,8 @@ from fedmcc.report.run_facts import Facts, Partition, read_run
 from fedmcc.runs.directory import Run
 from fedmcc.storage.safetensor_files import save_state
 
+pytestmark = pytest.mark.slow  # takes seconds
+
 
 @pytest.fixture
 def run(written: Callable[..., Run]) -> Run:

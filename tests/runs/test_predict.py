@@ -13,6 +13,8 @@ from fedmcc.runs import experiment
 from fedmcc.runs.checkpoints import load_state, save_state
 from fedmcc.runs.predict import predict
 
+pytestmark = pytest.mark.slow  # takes seconds
+
 SMALL = {
     "clusters": 3,
     "device": "cpu",

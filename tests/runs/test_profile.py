@@ -11,6 +11,8 @@ from fedmcc.config import Config, parse
 from fedmcc.errors import InputError
 from fedmcc.runs.profile import PARTS, profiling
 
+pytestmark = pytest.mark.slow  # takes seconds
+
 RECIPE = """
 clusters = 2
 threads = 1

@@ -8,6 +8,8 @@ import torch
 from fedmcc.config import parse_text
 from fedmcc.deployment.flower.records import unpack_reply, unpack_task
 
+pytestmark = pytest.mark.slow  # takes seconds
+
 
 def test_bytes_in_the_metrics_are_those_of_the_records_each_way(three):
     federation, passed = three("fedmcc-plus"), []

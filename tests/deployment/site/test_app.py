@@ -12,6 +12,8 @@ from fedmcc.deployment.site.app import client_app, read_site
 from fedmcc.deployment.site.worker import Shard
 from fedmcc.errors import InputError
 
+pytestmark = pytest.mark.slow  # takes seconds
+
 
 def test_an_expired_task_is_refused_and_keeps_the_state(three):
     federation = three()

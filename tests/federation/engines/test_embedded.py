@@ -13,6 +13,8 @@ from fedmcc.runs import experiment
 from fedmcc.runs.build import assemble
 from fedmcc.training.loop import DivergedError, Training
 
+pytestmark = pytest.mark.slow  # takes seconds
+
 
 def _assembled(clients=3, images=24, **sections):
     pixels = np.random.default_rng(0).integers(0, 256, (images, 1, 8, 8), dtype=np.uint8)
