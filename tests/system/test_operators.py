@@ -96,7 +96,7 @@ def test_a_started_run_refuses_another_recipe(
     started.mkdir(parents=True)
     (started / "config.toml").write_text("clusters = 3\n")
     sentence = refused("server", "start", "fed", "recipe.toml")
-    assert sentence.startswith(f"{started} was started with another clusters than the recipe has")
+    assert sentence.startswith(f"{started} was started with another value of clusters: restore the recipe")
     assert not (tmp_path / "fed/server/logs").exists()
 
 

@@ -48,9 +48,9 @@ def test_a_started_run_keeps_its_configuration(three, tmp_path: Path) -> None:
     run, table = Run(tmp_path / "run"), federation.table
     own = choose_config(run, config.parse(table))
     assert (own.views.size, own.method.rounds) == (8, 3)  # the recipe does not set the size
-    with pytest.raises(InputError, match=r"started with another method\.rounds than the recipe has: .*--run"):
+    with pytest.raises(InputError, match=r"started with another value of method\.rounds: .*--run"):
         choose_config(run, config.parse(config.set_key(table, "method.rounds", 9)))
-    with pytest.raises(InputError, match=r"started with another method\.name than"):
+    with pytest.raises(InputError, match=r"started with another value of method\.name:"):
         choose_config(run, config.parse(config.set_key(table, "method", {"name": "fedbyol"})))
     new = config.parse(config.set_key(table, "method.rounds", 9))
     assert choose_config(Run(tmp_path / "new"), new) == new

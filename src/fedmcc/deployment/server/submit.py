@@ -49,7 +49,7 @@ def choose_config(run: Run, recipe: Config) -> Config:
     for key, value in _flat(recipe).items():
         if value not in (started.get(key), "auto") and not key.startswith(RESOLVED_KEYS):
             raise InputError(
-                f"{run.path} was started with another {key} than the recipe has: "
+                f"{run.path} was started with another value of {key}: "
                 "restore the recipe, or start another run with --run."
             )
     return own

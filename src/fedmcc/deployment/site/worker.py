@@ -140,19 +140,19 @@ class SiteMemory:
                 raise RefusalError("The task expired before it was started.")
             yield
 
-    def load(self, moment: StageRound) -> State:
+    def load(self, after: StageRound) -> State:
         """The state after a round; raises LostStateError if it is missing or damaged."""
-        path = self._file(moment)
+        path = self._file(after)
         if not path.exists():
-            raise LostStateError(f"The site has lost its state after {moment.stage}, round {moment.round}.")
+            raise LostStateError(f"The site has lost its state after {after.stage}, round {after.round}.")
         try:
             return load_state(path)
         except InputError:
             raise LostStateError("The state of the site is damaged.") from None
 
-    def save(self, moment: StageRound, state: State, base: StageRound | None) -> None:
+    def save(self, after: StageRound, state: State, base: StageRound | None) -> None:
         """Save the state after a round, and delete all others except that of the averaged round `base`."""
-        new = self._file(moment)
+        new = self._file(after)
         save_state(new, state)
         kept = {new, self._file(base) if base else new}
         for path in self.folder.iterdir():  # temporary files of a crash are deleted too
@@ -163,8 +163,8 @@ class SiteMemory:
         """Delete all states of the run."""
         shutil.rmtree(self.folder)
 
-    def _file(self, moment: StageRound) -> Path:
-        return self.folder / f"{moment.stage}-{moment.round:06}.safetensors"
+    def _file(self, after: StageRound) -> Path:
+        return self.folder / f"{after.stage}-{after.round:06}.safetensors"
 
 
 def _resolve(config: Config, images: ImageSet) -> Config:
