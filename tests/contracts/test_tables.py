@@ -25,8 +25,8 @@ PRINTED = {  # number of figures, counted in the paper; dashes do not count
 
 def figures(table: Table) -> list[float]:
     """All printed figures of a table."""
-    found = (value for row in table.rows.values() for cell in row.paper.values() for value in cell)
-    return [value for value in found if not math.isnan(value)]
+    values = (value for row in table.rows.values() for cell in row.paper.values() for value in cell)
+    return [value for value in values if not math.isnan(value)]
 
 
 def test_every_table_and_figure_of_the_paper_is_there() -> None:

@@ -39,8 +39,8 @@ def clusters_of(facts: Facts) -> ImageContent:
 
 def cells(page: str, section: str) -> list[str]:
     """The text of the table in a section."""
-    found = page.partition(f'<section id="{section}">')[2].partition("</section>")[0]
-    return re.findall(r"<td[^>]*>([^<]*)</td>", found)
+    content = page.partition(f'<section id="{section}">')[2].partition("</section>")[0]
+    return re.findall(r"<td[^>]*>([^<]*)</td>", content)
 
 
 def test_an_evaluation_has_deviations_of_several_seeds_only_and_names_the_scored_images(

@@ -50,20 +50,20 @@ def test_a_missing_score_has_a_reason(request_for: MakeRequest) -> None:
     request = request_for("federated-iid")
     planned = plan_cells(request)
     finish(planned[0], nmi=0.5, acc=0.25, ari=0.1)
-    found = collect(request.table, planned, {planned[1].name: "No such folder."}).entries
-    texts = {row: found[row, "mnist"].text("acc") for row in ("fedu-kmeans", "fedu-mcc", "cc", "ncc")}
+    entries = collect(request.table, planned, {planned[1].name: "No such folder."}).entries
+    texts = {row: entries[row, "mnist"].text("acc") for row in ("fedu-kmeans", "fedu-mcc", "cc", "ncc")}
     assert texts["fedu-kmeans"] == "25.0 (80.6)"
     assert texts["fedu-mcc"].startswith("failed (83.7) [")
     assert (texts["cc"], texts["ncc"]) == ("not yet (80.8)", "not implemented")
-    assert found["cc", "stl10"].text("acc") == "not run (49.3)"
+    assert entries["cc", "stl10"].text("acc") == "not run (49.3)"
 
 
 def test_a_row_can_use_the_runs_of_another(request_for: MakeRequest) -> None:
     request = request_for("federated-iid")
     planned = plan_cells(request)
     finish(next(cell for cell in planned if cell.row == "fedmcc"), nmi=0.5, acc=0.25, ari=0.1)
-    found = collect(request.table, planned, {}).entries
-    assert found["fedmcc-kmeans", "mnist"].text("acc") == "25.0"
+    entries = collect(request.table, planned, {}).entries
+    assert entries["fedmcc-kmeans", "mnist"].text("acc") == "25.0"
     assert "fedmcc-kmeans" not in {cell.row for cell in planned}
 
 
@@ -196,22 +196,22 @@ def test_the_network_kept_half_way_is_that_of_a_run_of_half_the_rounds(tmp_path:
 
 
 def test_drawn_rounds_are_the_papers_and_train_the_encoder() -> None:
-    found = {}
+    rounds = {}
     for scale in ("paper", "small", "smoke"):
         request = Request(load_table("tsne"), scale, Path())
-        found[scale] = {cell.row: tsne.drawn_rounds(cell.config) for cell in plan_cells(request)}
-    assert found["paper"] == {"fedmcc": [10, 50], "mcc": [100, 500]}
-    assert found["small"] == {"fedmcc": [2], "mcc": [2, 8]}
-    assert found["smoke"] == {"fedmcc": [], "mcc": []}
+        rounds[scale] = {cell.row: tsne.drawn_rounds(cell.config) for cell in plan_cells(request)}
+    assert rounds["paper"] == {"fedmcc": [10, 50], "mcc": [100, 500]}
+    assert rounds["small"] == {"fedmcc": [2], "mcc": [2, 8]}
+    assert rounds["smoke"] == {"fedmcc": [], "mcc": []}
 
 
 def test_operations_agree_with_a_count_by_hand(request_for: MakeRequest) -> None:
-    found = cost.Estimator().cost(plan_cells(request_for("centralized"))[0].config)
+    estimate = cost.Estimator().cost(plan_cells(request_for("centralized"))[0].config)
     first, last = 8 * 8 * 9 * 1 * 4, 4 * 4 * 4 * 32  # the convnet of width 4 at 8 px: multiplications
     heads = (32 * 16 + 16 * 8) + (32 * 16 + 16 * 10)
     # cc has one branch and two views: forward, backward to the weights and, after the first layer, to inputs.
     step = 2 * 2 * (3 * (first + last + heads) - first)
-    assert found is not None
-    assert found.samples == 200
-    assert step < found.operations / found.samples < 1.15 * step  # the rest is the loss
-    assert found.parameters == 9 * 4 + 16 * 4 * 32 + 2 * (4 + 32) + heads + 16 + 8 + 16 + 10
+    assert estimate is not None
+    assert estimate.samples == 200
+    assert step < estimate.operations / estimate.samples < 1.15 * step  # the rest is the loss
+    assert estimate.parameters == 9 * 4 + 16 * 4 * 32 + 2 * (4 + 32) + heads + 16 + 8 + 16 + 10

@@ -124,10 +124,10 @@ def loaded_pictures(page: Page, where: str) -> int:
 
 def brightness(page: Page) -> list[float]:
     """Brightness of the background and of a chart's text: 0 is black, 1 white."""
-    found = [page.evaluate("getComputedStyle(document.body).backgroundColor")]
+    colours = [page.evaluate("getComputedStyle(document.body).backgroundColor")]
     tick = page.locator("[data-chart=loss] .xtick text").first
-    found.append(tick.evaluate("node => getComputedStyle(node).fill"))
-    return [sum(map(int, re.findall(r"\d+", colour)[:3])) / 765 for colour in found]
+    colours.append(tick.evaluate("node => getComputedStyle(node).fill"))
+    return [sum(map(int, re.findall(r"\d+", colour)[:3])) / 765 for colour in colours]
 
 
 def test_the_map_shows_the_image_under_the_mouse(desktop: Page) -> None:

@@ -69,8 +69,8 @@ def collect(table: Table, cells: Sequence[Cell], failures: Mapping[str, str]) ->
 
 
 def _entry(table: Table, row: Row, column: Column, cells: Sequence[Cell], notes: tuple[int, ...]) -> Entry:
-    found = [scores_of(cell, row) for cell in cells if cell.done]
-    ours = {key: [100 * scores[key] for scores in found if key in scores] for key in table.scores}
+    finished = [scores_of(cell, row) for cell in cells if cell.done]
+    ours = {key: [100 * scores[key] for scores in finished if key in scores] for key in table.scores}
     printed = dict(zip(table.scores, row.paper.get(column.key, ()), strict=False))
     paper = {key: value for key, value in printed.items() if not math.isnan(value)}
     return Entry(ours, paper, len(cells), _missing(row, column, cells, bool(notes)), notes)
