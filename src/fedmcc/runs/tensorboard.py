@@ -16,7 +16,7 @@ def require_tensorboard() -> None:
         import tensorboard  # noqa: F401
     except ImportError:
         raise InputError(
-            "TensorBoard is not installed: install it with `pip install fedmcc[tensorboard]`, "
+            "TensorBoard is not installed: install it with pip install 'fedmcc[tensorboard]', "
             "or leave out --tensorboard."
         ) from None
 
