@@ -1,4 +1,4 @@
-"""Clipping, noise and the accountant."""
+"""Clipping, noise and secret draws, in the server's step and in whole runs."""
 
 import math
 from dataclasses import replace
@@ -6,12 +6,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import brentq
-from scipy.stats import kstest, norm
+from scipy.stats import chisquare, kstest
 
 from fedmcc import config
 from fedmcc.errors import InputError
-from fedmcc.federation.privacy import NoiseStream, Privacy, PrivateAggregator, clipped, epsilon
+from fedmcc.federation.privacy import (
+    NoiseStream,
+    Privacy,
+    PrivateAggregator,
+    clipped,
+    epsilon,
+    epsilon_secret_draw,
+)
+from fedmcc.federation.rounds import Federation, Policy
 from fedmcc.messages import Update
 from fedmcc.methods.base import Stage
 from fedmcc.runs import experiment
@@ -88,27 +95,38 @@ def test_noise_depends_on_the_secret_and_the_place():
     assert not set(drawn[0]) & set(drawn[1]) | set(drawn[0]) & set(drawn[2])
 
 
-def _exact(multiplier, delta):
-    """Epsilon of one Gaussian mechanism from its trade-off curve, by root finding."""
-
-    def excess(eps):
-        below, above = 1 / (2 * multiplier) - eps * multiplier, -1 / (2 * multiplier) - eps * multiplier
-        return norm.cdf(below) - math.exp(eps) * norm.cdf(above) - delta
-
-    return brentq(excess, 0, 200)
+def _drawn(secret, **privacy):
+    policy = Policy(Federation(count=3), 5, PrivateAggregator(Privacy(**privacy), secret))
+    return [policy.draw(range(30), "head", number, 1) for number in range(40)]
 
 
-@pytest.mark.parametrize("rounds", [1, 20])
-def test_epsilon_without_sampling_is_that_of_the_gaussian_mechanism(rounds):
-    privacy = Privacy(clip=1.0, noise=8.0, delta=1e-4)
-    assert epsilon(privacy, rounds, 5, 5) == pytest.approx(_exact(4.0 / math.sqrt(rounds), 1e-4), rel=1e-3)
+def test_with_noise_participants_are_drawn_from_the_secret_and_not_from_the_seed():
+    noisy = {"clip": 1.0, "noise": 1.0}
+    assert _drawn(b"a", **noisy) == _drawn(b"a", **noisy)
+    assert _drawn(b"a", **noisy) != _drawn(b"b", **noisy)
+    assert _drawn(b"a") == _drawn(b"b") == _drawn(b"b", **noisy, reproducible=True)
+    counts = np.bincount(np.ravel(_drawn(b"a", **noisy)), minlength=30)
+    assert chisquare(counts).pvalue > 1e-3
+    assert all(len(set(drawn)) == 3 for drawn in _drawn(b"a", **noisy))
 
 
-def test_drawing_clients_spends_less_and_more_rounds_spend_more():
+def _rows(tmp_path, name, **privacy):
+    table = TINY | {"partition": {"clients": 6}, "federation": {"count": 2}}
+    table |= {"privacy": {"clip": 1.0, "noise": 4.0} | privacy, "training": {"batch_size": 8}}
+    return experiment.run(config.parse(table), tmp_path / name).rows()
+
+
+def test_rows_count_the_rounds_of_the_client_that_took_part_most_often(tmp_path):
     privacy = Privacy(clip=1.0, noise=4.0)
-    drawn = [epsilon(privacy, rounds, 10, 1000) for rounds in (1, 10, 100)]
-    assert drawn == sorted(drawn)
-    assert drawn[-1] < epsilon(privacy, 100, 1000, 1000) / 4
+    secret, known = _rows(tmp_path, "secret"), _rows(tmp_path, "known", reproducible=True)
+    for rows in (secret, known):
+        for number, row in enumerate(rows, 1):
+            taken = [client for earlier in rows[:number] for client in earlier["participants"]]
+            assert row["epsilon"] == epsilon(privacy, max(taken.count(client) for client in taken))
+    assert [row["epsilon_secret_draw"] for row in secret] == [
+        epsilon_secret_draw(privacy, number, 2, 6) for number in (1, 2, 3)
+    ]
+    assert not any("epsilon_secret_draw" in row for row in known)  # every site can compute who took part
 
 
 @pytest.mark.parametrize(
@@ -135,7 +153,7 @@ def test_noise_is_refused_where_clients_send_more_than_weights(method, tmp_path)
 def test_a_run_logs_epsilon_in_every_round_and_deletes_its_secret(tmp_path):
     done = _run(tmp_path, "run", clip=1.0, noise=4.0)
     privacy = Privacy(clip=1.0, noise=4.0)
-    assert [row["epsilon"] for row in done.rows()] == [epsilon(privacy, n, 3, 3) for n in (1, 2, 3)]
+    assert [row["epsilon"] for row in done.rows()] == [epsilon(privacy, n) for n in (1, 2, 3)]
     assert not done.secret_file.exists()
 
 

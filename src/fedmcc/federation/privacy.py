@@ -4,6 +4,7 @@ docs/privacy.md explains what this protects and what not.
 """
 
 import hashlib
+import hmac
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ class Privacy:
     clip: float | None = None  # largest Euclidean norm of an update; None: any
     noise: float = 0.0  # standard deviation of the noise on the sum of all updates, as a multiple of clip
     delta: float = 1e-5  # probability with which epsilon may not hold
-    reproducible: bool = False  # noise from the run's seed, for experiments: the seed reveals it
+    reproducible: bool = False  # all randomness from the run's seed, for experiments: the seed reveals it
 
     def __post_init__(self) -> None:
         if self.clip is not None and not 0 < self.clip < math.inf:
@@ -43,8 +44,13 @@ class Privacy:
         if not 0 < self.delta < 1:
             raise InputError(f"privacy.delta is {self.delta}: give a number between 0 and 1, such as 1e-5.")
 
+    @property
+    def draws_secretly(self) -> bool:
+        """Whether participants are drawn from the server's secret, as far as not all clients take part."""
+        return self.noise > 0 and not self.reproducible
+
     def new_secret(self, seed: int) -> bytes:
-        """The secret from which noise is drawn: random, or from the run's seed if `reproducible`."""
+        """The secret for noise and participants: random, or from the run's seed if `reproducible`."""
         return hashlib.sha256(f"noise {seed}".encode()).digest() if self.reproducible else token_bytes(32)
 
     def require_private_stages(self, stages: Sequence[Stage]) -> None:
@@ -84,7 +90,7 @@ class PrivateAggregator:
     """The server's step under the privacy options: clip every update and add noise to the average."""
 
     privacy: Privacy = Privacy()
-    secret: bytes = b""  # noise is drawn from it; it must not be sent to clients
+    secret: bytes = b""  # noise and participants are drawn from it; it must not be sent to clients
 
     def combine(self, stage: Stage, updates: Sequence[Update], model: State, round: int) -> Aggregate:
         """The stage's step; if updates are clipped, all clients have equal weight."""
@@ -133,24 +139,42 @@ class NoiseStream:
         return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
 
 
-def epsilon(privacy: Privacy, rounds: int, participants: int, registered: int) -> float:
-    """Epsilon of this number of rounds, for the replacement of all images of one client.
+def draw_secretly(secret: bytes, clients: Sequence[int], size: int, place: str) -> list[int]:
+    """Draw `size` of the clients at a place such as "head/3/1", unpredictable without the secret; sorted."""
 
-    Replacing a client changes the sum by at most two clips. The result is the smaller of two valid bounds,
-    with and without amplification by sampling the participants.
+    def key(client: int) -> bytes:
+        return hmac.digest(secret, f"participants/{place}/{client}".encode(), "sha256")
+
+    return sorted(sorted(clients, key=key)[:size])
+
+
+def epsilon(privacy: Privacy, rounds: int) -> float:
+    """Epsilon for the replacement of all images of a client that takes part in this number of rounds.
+
+    Replacing a client changes the sum of a round by at most two clips. The value is exact for the Gaussian
+    mechanism, and holds against observers who know in which rounds the client took part.
+    """
+    import dp_accounting
+
+    multiplier = privacy.noise / 2 / math.sqrt(rounds)
+    return float(dp_accounting.get_epsilon_gaussian(multiplier, privacy.delta))
+
+
+def epsilon_secret_draw(privacy: Privacy, rounds: int, participants: int, registered: int) -> float:
+    """Upper bound of epsilon against one other client, who knows only in which rounds it was drawn itself.
+
+    In a round in which this client is not drawn, the participants are drawn from all others. The result is
+    the smaller of two valid bounds, with amplification by sampling without replacement and without.
     """
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 
-    multiplier = privacy.noise / 2
-    without_sampling: float = dp_accounting.get_epsilon_gaussian(
-        multiplier / math.sqrt(rounds), privacy.delta
-    )
-    if participants == registered:
-        return without_sampling
+    every_round = epsilon(privacy, rounds)
+    if participants >= registered - 1:
+        return every_round
     event = dp_accounting.SampledWithoutReplacementDpEvent(
-        registered, participants, dp_accounting.GaussianDpEvent(multiplier)
+        registered - 1, participants, dp_accounting.GaussianDpEvent(privacy.noise / 2)
     )
     accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
     accountant.compose(event, rounds)
-    return min(without_sampling, float(accountant.get_epsilon(privacy.delta)))
+    return min(every_round, float(accountant.get_epsilon(privacy.delta)))

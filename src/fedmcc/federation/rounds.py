@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmcc.errors import InputError
 from fedmcc.federation.engines.base import Engine, Outcome
-from fedmcc.federation.privacy import PrivateAggregator
+from fedmcc.federation.privacy import PrivateAggregator, draw_secretly
 from fedmcc.federation.update_checks import Refused, checker_for
 from fedmcc.messages import StateLost, Task, Unsent, Update, pack, unpack
 from fedmcc.methods.base import Stage
@@ -73,11 +73,14 @@ class Policy:
     def draw(self, clients: Sequence[int], *place: int | str) -> list[int]:
         """The participants at a place such as (stage, round, attempt), sorted.
 
-        They depend only on the seed, the clients and the place, not on the engine or on interruptions.
+        They depend only on the clients, the place and the seed, or with noise on the server's secret, because
+        every client knows the seed. The engine and interruptions do not change them.
         """
         size = self.federation.size(len(clients))
         if size == len(clients):
             return sorted(clients)
+        if self.aggregator.privacy.draws_secretly:
+            return draw_secretly(self.aggregator.secret, clients, size, "/".join(map(str, place)))
         generator = np.random.default_rng(derive(self.seed, "participants", *place))
         return sorted(clients[index] for index in generator.choice(len(clients), size, replace=False))
 

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -16,7 +17,7 @@ from fedmcc.data.partition import encode_partition
 from fedmcc.errors import InputError
 from fedmcc.evaluation.assignments import assignments_csv
 from fedmcc.evaluation.options import empty_scores
-from fedmcc.federation.privacy import epsilon
+from fedmcc.federation.privacy import epsilon, epsilon_secret_draw
 from fedmcc.federation.rounds import Policy, Progress, Round, RoundFailedError, rounds
 from fedmcc.messages import StageRound
 from fedmcc.methods.base import Stage
@@ -124,7 +125,8 @@ def _train(experiment: Experiment, run: Run) -> Generator[Step | Scored, None, P
                     yield event
                     continue
                 progress, rows = event.progress, rows + 1
-                row = _row(experiment, stage, event) | _privacy_loss(experiment, rows)
+                row = _row(experiment, stage, event)
+                row |= _privacy_loss(experiment, run, row)
                 with timed("checkpoint"):
                     _commit(experiment, run, event, row, rows)
                 yield Scored(row, stage.rounds)
@@ -174,7 +176,7 @@ def _last_rounds(run: Run) -> dict[int, StageRound]:
 
 
 def _secret(experiment: Experiment, run: Run, rows: int) -> bytes:
-    """The secret that noise is derived from, the same after a resume; only the server may read it."""
+    """The secret for noise and participants, the same after a resume; only the server may read it."""
     privacy, seed = experiment.config.privacy, experiment.config.general.seed
     if not privacy.noise or privacy.reproducible:
         return privacy.new_secret(seed)
@@ -188,14 +190,25 @@ def _secret(experiment: Experiment, run: Run, rows: int) -> bytes:
     return run.secret_file.read_bytes()
 
 
-def _privacy_loss(experiment: Experiment, rows: int) -> Row:
-    """The privacy loss of all rounds so far; empty without noise."""
-    config = experiment.config
+def _privacy_loss(experiment: Experiment, run: Run, row: Row) -> Row:
+    """The privacy loss of all rounds so far, `row` included; empty without noise.
+
+    Where clients drop out or are refused, taking part depends on who is drawn: there is no bound then for
+    observers who do not know the participants.
+    """
+    config, clients = experiment.config, len(experiment.clients)
     if not config.privacy.noise:
         return {}
-    clients = len(experiment.clients)
-    spent = epsilon(config.privacy, rows, config.federation.size(clients), clients)
-    return {"epsilon": spent, "delta": config.privacy.delta}
+    rows, drawn = [*run.rows(), row], config.federation.size(clients)
+    most = max(Counter(client for row in rows for client in row["participants"]).values())
+    loss: Row = {"epsilon": epsilon(config.privacy, most), "delta": config.privacy.delta}
+    if (
+        drawn == clients
+        or not config.privacy.draws_secretly
+        or any(r["dropped"] or r["refused"] for r in rows)
+    ):
+        return loss
+    return loss | {"epsilon_secret_draw": epsilon_secret_draw(config.privacy, len(rows), drawn, clients)}
 
 
 def _write_partition(experiment: Experiment, run: Run) -> None:
