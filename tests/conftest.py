@@ -1,6 +1,9 @@
 """Every test has one thread, a fixed global seed, a cache folder of its own, and no network but 127.0.0.1."""
 
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -27,3 +30,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return tmp_path / "cache"
+
+
+@pytest.fixture(scope="session")
+def fleet() -> ModuleType:
+    """The module with sites that speak Flower's fleet interface themselves."""
+    spec = spec_from_file_location("fleet", Path(__file__).parent / "system" / "fleet.py")
+    module = module_from_spec(spec)
+    sys.modules["fleet"] = module  # dataclasses look up their module
+    spec.loader.exec_module(module)
+    return module

@@ -83,7 +83,7 @@ class Three:
             "evaluation": {"at_server": True},
         } | options
         self.grid = InProcess({10 + part: self.node("cab"[part]) for part in range(3)})
-        self.options: dict[str, Any] = {"sites": "a,b,c", "wait": 1.0, "round-timeout": 5.0}
+        self.options: dict[str, Any] = {"sites": "a,b,c", "wait": 1.0, "round-timeout": 60.0}
 
     def node(self, name: str) -> dict[str, Any]:
         return {"client": name, "state-dir": str(self.folder / name), "shard": f"{'abc'.index(name)}/3"}

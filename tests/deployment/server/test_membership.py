@@ -7,6 +7,7 @@ import pytest
 
 from fedmcc.deployment.messages import Greeting
 from fedmcc.deployment.server import membership
+from fedmcc.deployment.server.mailbox import Mailbox
 from fedmcc.deployment.server.membership import Membership, Requirements
 from fedmcc.deployment.server.request import JoinPolicy
 from fedmcc.errors import InputError
@@ -14,7 +15,7 @@ from fedmcc.errors import InputError
 
 def _membership(federation, **options):
     policy = JoinPolicy(names=("a", "b", "c"), min_sites=2, wait=0.3, retry_seconds=0.0)._replace(**options)
-    return Membership(federation.grid, Greeting(federation.recipe), policy)
+    return Membership(Mailbox(federation.grid), Greeting(federation.recipe), policy)
 
 
 def _reasons(federation, node):

@@ -19,6 +19,7 @@ from fedmcc.numerics.state_dicts import State
 from fedmcc.storage.safetensor_files import DTYPE_NAMES, encoded_chunks, from_bytes
 
 FACTS, WEIGHTS, EXTRAS = "facts", "weights", "extras"
+RECORD_NAMES = frozenset({FACTS, WEIGHTS, EXTRAS})  # a message with other records is refused
 NUMBERS = "numbers"
 ENCODING = "fedmcc.numbers"  # of arrays: the content of a safetensors file after its header
 MAX_TEXT = 200  # characters of a text from a site; the rest is cut off

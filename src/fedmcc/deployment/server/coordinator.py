@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from fedmcc.config import Config, dump, load, parse_text
 from fedmcc.data.base import ImageSet
 from fedmcc.deployment.messages import Greeting
+from fedmcc.deployment.server.mailbox import Mailbox
 from fedmcc.deployment.server.membership import Membership, Requirements
 from fedmcc.deployment.server.request import RunRequest
 from fedmcc.deployment.server.site_engine import SiteEngine, TaskHeader
@@ -43,7 +44,8 @@ def prepare(grid: Grid, request: RunRequest) -> tuple[Experiment, Run]:
     scored = config.data.load() if config.evaluation.at_server else None
     config = _with_clusters(config, scored)
     policy = request.policy._replace(names=stored.get("sites", request.policy.names))
-    sites = Membership(grid, Greeting(dump(config), _finished_runs(request.run.resolve().parent)), policy)
+    greeting = Greeting(dump(config), _finished_runs(request.run.resolve().parent))
+    sites = Membership(Mailbox(grid), greeting, policy)
     sites.gather()
     channels = stored.get("channels") or (scored.images.shape[1] if scored else sites.majority_channels())
     images = _empty_images(config, sites, channels)

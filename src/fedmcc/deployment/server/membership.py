@@ -3,15 +3,12 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
 from importlib.metadata import version
 from typing import NamedTuple
 
-from flwr.app import Message
-from flwr.serverapp import Grid
-
 from fedmcc.deployment.flower.records import Failure, UnreadableError, pack_greeting, pack_text, unpack_hello
 from fedmcc.deployment.messages import Greeting, Hello
+from fedmcc.deployment.server.mailbox import Fault, Letter, Mailbox, Received
 from fedmcc.deployment.server.request import JoinPolicy
 from fedmcc.errors import InputError
 
@@ -20,6 +17,7 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.1  # between two checks for replies
 NODE_LIST_SECONDS = 1.0  # between two requests for the list of connected nodes, at most
 GREETING_SECONDS = 300.0  # in which a site must answer a greeting
+MAX_HELLO = 100_000  # bytes
 
 
 class Member(NamedTuple):
@@ -39,8 +37,8 @@ class Requirements(NamedTuple):
 class Membership:
     """The sites that are connected now, by name."""
 
-    def __init__(self, grid: Grid, greeting: Greeting, policy: JoinPolicy) -> None:
-        self.grid, self.greeting, self.policy = grid, greeting, policy
+    def __init__(self, mailbox: Mailbox, greeting: Greeting, policy: JoinPolicy) -> None:
+        self.mailbox, self.greeting, self.policy = mailbox, greeting, policy
         self.names = tuple(sorted(policy.names))
         self.members: dict[str, Member] = {}
         self.requirements: Requirements | None = None
@@ -70,9 +68,10 @@ class Membership:
         """Greet new nodes, remove disconnected ones and read replies that have arrived, without waiting."""
         if time.monotonic() >= self._next_node_list:
             self._next_node_list = time.monotonic() + min(NODE_LIST_SECONDS, self.policy.retry_seconds)
-            self._update_nodes(set(self.grid.get_node_ids()))
-        for node, reply in self._replies():
-            self._receive(node, reply)
+            self._update_nodes(self.mailbox.nodes())
+        for received in self.mailbox.receive(self._greeted):
+            del self._greeted[received.sent]
+            self._receive(received)
 
     def remove(self, name: str) -> None:
         """Remove a site that lost its connection; it is greeted again even if Flower still lists its node."""
@@ -120,27 +119,17 @@ class Membership:
 
     def _greet(self, node: int) -> None:
         self._greet_after[node] = time.monotonic() + self.policy.retry_seconds
-        (sent,) = self.grid.push_messages(
-            [Message(pack_greeting(self.greeting), node, "query.hello", ttl=GREETING_SECONDS)]
-        )
+        letter = Letter(node, "query.hello", pack_greeting(self.greeting), GREETING_SECONDS, MAX_HELLO)
+        (sent,) = self.mailbox.send([letter])
         if sent:
             self._greeted[sent] = node
 
-    def _replies(self) -> Iterator[tuple[int, Message | None]]:
-        for sent in list(self._greeted):
-            for reply in pull_reply(self.grid, sent):
-                yield self._greeted.pop(sent), reply
-
-    def _receive(self, node: int, reply: Message | None) -> None:
-        if reply is None or reply.has_error():
-            log.warning("A site failed to answer the greeting: see the log of the site.")
-            return
-        try:
-            hello = unpack_hello(reply.content)
-        except UnreadableError as error:
-            log.warning("Rejected a site: %s", error)
-            return
-        if isinstance(hello, Failure):
+    def _receive(self, received: Received) -> None:
+        node, hello = received.node, _read(received)
+        if isinstance(hello, Fault):
+            verb = "Rejected a site" if hello.refused else "A site failed to answer the greeting"
+            log.warning("%s: %s", verb, hello.reason)
+        elif isinstance(hello, Failure):
             log.warning("A site cannot join: %s", hello.reason)
         elif reason := self._objection(hello, node):
             self._reject(node, reason)
@@ -183,12 +172,19 @@ class Membership:
         """Log the reason, and send it to the site."""
         log.warning("Rejected: %s", reason)
         self._greet_after[node] = time.monotonic() + self.policy.retry_seconds
-        self.grid.push_messages([Message(pack_text(reason), node, "query.refused", ttl=GREETING_SECONDS)])
+        letter = Letter(node, "query.refused", pack_text(reason), GREETING_SECONDS, MAX_HELLO)
+        for sent in self.mailbox.send([letter]):
+            self.mailbox.forget(sent)  # nobody waits for the reply
 
 
-def pull_reply(grid: Grid, sent: str) -> list[Message | None]:
-    """A list with the reply to a message, empty if there is none yet; None stands for a malformed reply."""
+def _read(received: Received) -> Hello | Failure | Fault:
+    """The answer to a greeting, checked."""
+    if isinstance(received.content, Fault):
+        return received.content
     try:
-        return list(grid.pull_messages([sent]))
-    except (ValueError, TypeError, KeyError, AttributeError):  # only a manipulated reply raises these
-        return [None]
+        return unpack_hello(received.content)
+    except UnreadableError as error:
+        return Fault(str(error), refused=True)
+    except Exception as error:  # nothing that a site sends ends the run
+        log.warning("A hello caused a %s.", type(error).__name__)
+        return Fault("Its hello is malformed.", refused=True)

@@ -6,10 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flwr.app import Message
-from flwr.serverapp import Grid
-
 from fedmcc.deployment.flower.records import (
+    Failure,
     PackedStates,
     Reply,
     UnreadableError,
@@ -17,17 +15,18 @@ from fedmcc.deployment.flower.records import (
     unpack_reply,
 )
 from fedmcc.deployment.messages import SiteTask
-from fedmcc.deployment.server.membership import POLL_SECONDS, Membership, pull_reply
+from fedmcc.deployment.server.mailbox import Fault, Letter, Mailbox, Received
+from fedmcc.deployment.server.membership import POLL_SECONDS, Membership
 from fedmcc.federation.engines.base import Engine, Event
 from fedmcc.federation.update_checks import Refused
 from fedmcc.messages import StageRound, StateLost, Task, Unsent, Update
 from fedmcc.methods.base import Stage
+from fedmcc.numerics.state_dicts import select, size_in_bytes
 
 log = logging.getLogger(__name__)
 
 TASK_TIMEOUTS = 2  # round timeouts after which a task expires: a reply after the first one is not averaged
-CONNECTION_LOST = 5  # error codes of Flower
-ERRORS = {3: "its reply was lost.", CONNECTION_LOST: "its connection was lost.", 8: "its process ended."}
+MAX_EXTRAS = 64 * 2**20  # bytes that a reply may have besides the shared weights: extras and facts
 
 
 class TaskHeader(NamedTuple):
@@ -50,7 +49,7 @@ class SiteEngine(Engine):
 
     def __init__(self, sites: Membership, header: TaskHeader, batch_size: int) -> None:
         self.sites, self.header, self.batch_size = sites, header, batch_size
-        self.grid: Grid = sites.grid
+        self.mailbox: Mailbox = sites.mailbox
         self.last: dict[int, StageRound] = {}  # the last round of each client that was averaged
         self._current: dict[int, StageRound] = {}
         self._overdue: dict[str, OverdueTask] = {}
@@ -78,13 +77,13 @@ class SiteEngine(Engine):
         self._stopwatch.start()
         self._wait_for_sites(tasks)
         self._stopwatch.sending()
-        waiting = self._send(tasks)
+        waiting = self._send(stage, tasks)
         sent = {task.client for task in waiting.values()}
         yield from (Unsent(task.client) for task in tasks if task.client not in sent)
         until = time.monotonic() + self.sites.policy.round_timeout
         try:
             while waiting and time.monotonic() < until:
-                yield from self._receive(waiting)
+                yield from self._receive(waiting, until)
                 self.sites.update()
                 time.sleep(POLL_SECONDS if waiting else 0)
         finally:
@@ -124,7 +123,7 @@ class SiteEngine(Engine):
             return "it is still busy with an earlier round."
         return ""
 
-    def _send(self, tasks: Sequence[Task]) -> dict[str, Task]:
+    def _send(self, stage: Stage, tasks: Sequence[Task]) -> dict[str, Task]:
         """Send the tasks of available sites; returns them by the id of their message."""
         ready = []
         for task in tasks:
@@ -133,7 +132,7 @@ class SiteEngine(Engine):
             else:
                 ready.append(task)
         packed: PackedStates = {}
-        sent = self.grid.push_messages([self._message(task, packed) for task in ready]) if ready else []
+        sent = self.mailbox.send([self._letter(stage, task, packed) for task in ready])
         waiting = {}
         for task, message in zip(ready, sent, strict=True):
             if message:
@@ -142,58 +141,68 @@ class SiteEngine(Engine):
                 self._drop(task, "its task could not be sent.")
         return waiting
 
-    def _message(self, task: Task, packed: PackedStates) -> Message:
+    def _letter(self, stage: Stage, task: Task, packed: PackedStates) -> Letter:
         site_task = SiteTask(*self.header, self.last.get(task.client), task)
         node = self.sites.members[self.sites.names[task.client]].node
-        ttl = TASK_TIMEOUTS * self.sites.policy.round_timeout
-        return Message(pack_task(site_task, packed), node, "train", ttl=ttl)
+        seconds = TASK_TIMEOUTS * self.sites.policy.round_timeout
+        max_reply = size_in_bytes(select(task.weights, stage.shared)) + MAX_EXTRAS
+        return Letter(node, "train", pack_task(site_task, packed), seconds, max_reply)
 
-    def _receive(self, waiting: dict[str, Task]) -> Iterator[Event]:
-        for sent in list(waiting):
-            for reply in pull_reply(self.grid, sent):
-                if (event := self._read(waiting.pop(sent), reply)) is not None:
-                    yield event
+    def _receive(self, waiting: dict[str, Task], until: float) -> Iterator[Event]:
+        for received in self.mailbox.receive(waiting, until):
+            if (event := self._read(waiting.pop(received.sent), received)) is not None:
+                yield event
 
-    def _read(self, task: Task, reply: Message | None) -> Update | Refused | StateLost | None:
+    def _read(self, task: Task, received: Received) -> Update | Refused | StateLost | None:
         """The event in a reply; None if the site only drops out of the round."""
-        if reply is None:
-            self._drop(task, "its reply is malformed.")
-            return None
-        if reply.has_error():
-            self._drop(task, ERRORS.get(reply.error.code, "it failed (see its log)."))
-            if reply.error.code == CONNECTION_LOST:
-                self.sites.remove(self.sites.names[task.client])
-            return None
-        try:
-            answer = unpack_reply(reply.content, task.client)
-        except UnreadableError as error:
-            return Refused(task.client, str(error))
+        answer = _unpack(received, task.client)
         if isinstance(answer, Reply):
             self._stopwatch.answered(answer.seconds)
             return answer.update
+        if isinstance(answer, Fault) and answer.refused:
+            return Refused(task.client, answer.reason)
         self._drop(task, answer.reason)
-        if not answer.forgot:
-            return None
-        self.last.pop(task.client, None)
-        return StateLost(task.client)
+        if isinstance(answer, Fault) and answer.lost:
+            self.sites.remove(self.sites.names[task.client])
+        if isinstance(answer, Failure) and answer.forgot:
+            self.last.pop(task.client, None)
+            return StateLost(task.client)
+        return None
 
     def _give_up(self, waiting: Mapping[str, Task]) -> None:
         timeout = self.sites.policy.round_timeout
         expires = time.monotonic() + (TASK_TIMEOUTS - 1) * timeout
         for sent, task in waiting.items():
             self._overdue[sent] = OverdueTask(task.client, expires)
+            self.mailbox.mark_overdue(sent)
             self._drop(task, f"it did not reply within {timeout:g} seconds.")
 
     def _discard_late_replies(self) -> None:
         """Discard replies to overdue tasks, and make their sites available for new tasks."""
+        for received in self.mailbox.receive(self._overdue):
+            del self._overdue[received.sent]
         for sent, overdue in list(self._overdue.items()):
-            if pull_reply(self.grid, sent) or time.monotonic() > overdue.expires:
+            if time.monotonic() > overdue.expires:
+                self.mailbox.forget(sent)
                 del self._overdue[sent]
 
     def _drop(self, task: Task, reason: str) -> None:
         name = self.sites.names[task.client]
         log.warning("Site %s drops out of %s, round %d: %s", name, task.stage, task.round, reason)
         self._reasons[str(task.client)] = reason
+
+
+def _unpack(received: Received, client: int) -> Reply | Failure | Fault:
+    """The answer to a task, checked."""
+    if isinstance(received.content, Fault):
+        return received.content
+    try:
+        return unpack_reply(received.content, client)
+    except UnreadableError as error:
+        return Fault(str(error), refused=True)
+    except Exception as error:  # nothing that a site sends ends the run
+        log.warning("A reply caused a %s.", type(error).__name__)
+        return Fault("Its reply is malformed.", refused=True)
 
 
 class Stopwatch:

@@ -1,0 +1,227 @@
+"""Messages between the server and its sites: the only place that sends and receives through Flower.
+
+A reply counts only if it comes from the node that the message was sent to, answers that message, and belongs
+to this run. Whatever a site sends becomes a fault of that site; nothing here waits for a site.
+"""
+
+import logging
+import math
+import secrets
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import httpx
+from flwr.app import Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+
+from fedmcc.deployment.flower.deliveries import (
+    Claims,
+    Delivery,
+    FailedRequestError,
+    RefusedDeliveryError,
+    claims_of,
+    link_of,
+)
+
+log = logging.getLogger(__name__)
+
+DOWNLOAD_SECONDS = 1.0  # that one call of `receive` downloads a reply, at most: other replies come next
+NOTICE_SECONDS = 60.0  # between two log lines about ignored messages
+CONNECTION_LOST = 5  # error codes of Flower
+ERRORS = {3: "its reply was lost.", CONNECTION_LOST: "its connection was lost.", 8: "its process ended."}
+
+
+class Letter(NamedTuple):
+    """A message to a node."""
+
+    node: int
+    kind: str  # Flower's message type, which selects the function at the site
+    content: RecordDict
+    seconds: float  # until it expires
+    max_reply: int  # bytes
+
+
+class Fault(NamedTuple):
+    """Why a message has no reply that can be used."""
+
+    reason: str
+    refused: bool = False  # the site sent something that is not accepted
+    lost: bool = False  # the connection to the site was lost
+
+
+class Received(NamedTuple):
+    """The outcome of a message: the content of the reply, or a fault."""
+
+    sent: str  # the id of the message
+    node: int
+    content: RecordDict | Fault
+    size: int = 0  # bytes that were downloaded
+
+
+@dataclass
+class Pending:
+    """A message that was sent and has no outcome yet."""
+
+    letter: Letter
+    run: int
+    delivery: Delivery | None = None  # its reply, once it is announced
+    overdue: bool = False
+
+
+class Mailbox:
+    """Sends messages to nodes and receives their replies."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid, self._link = grid, link_of(grid)
+        self._pending: dict[str, Pending] = {}
+        self._separate: set[int] = set()  # nodes whose replies are requested one by one
+        self._ignored, self._next_notice = 0, 0.0
+
+    def nodes(self) -> set[int]:
+        """The nodes that are connected."""
+        return set(self._grid.get_node_ids())
+
+    def send(self, letters: Sequence[Letter]) -> list[str]:
+        """Send messages; returns the id of each, empty if it could not be sent."""
+        if not letters:
+            return []
+        try:
+            return self._push(letters)
+        except (ObjectPushError, httpx.HTTPStatusError):  # a node can end the upload that all of them share
+            log.warning("Flower's server did not accept the messages of a round: they are sent one by one.")
+            return [self._push_one(letter) for letter in letters]
+
+    def receive(self, sent: Collection[str], until: float = math.inf) -> list[Received]:
+        """The outcomes of these messages that are known by now, without waiting; downloads end at `until`."""
+        self._collect([id for id in sent if self._pending[id].delivery is None])
+        outcomes = [self._outcome(id, min(until, time.monotonic() + DOWNLOAD_SECONDS)) for id in sent]
+        received = [outcome for outcome in outcomes if outcome is not None]
+        for outcome in received:
+            del self._pending[outcome.sent]
+        return received
+
+    def mark_overdue(self, sent: str) -> None:
+        """Do not download the reply to this message: `receive` reports only that it has arrived."""
+        self._pending[sent].overdue = True
+
+    def forget(self, sent: str) -> None:
+        """Ignore a message from now on, and delete a reply that is announced."""
+        pending = self._pending.pop(sent, None)
+        if pending is not None and pending.delivery is not None:
+            pending.delivery.discard()
+
+    def _content_to_send(self, letter: Letter) -> RecordDict:
+        """The content of a letter as the node receives it."""
+        return letter.content
+
+    def _checked_content(self, pending: Pending, reply: Message) -> RecordDict:
+        """The content of a reply, after all checks; raises RefusedDeliveryError if one fails."""
+        return reply.content
+
+    def _push(self, letters: Sequence[Letter]) -> list[str]:
+        messages = [
+            # The id of a message is a hash: with a random group, no other site can guess it and answer.
+            Message(
+                self._content_to_send(letter),
+                letter.node,
+                letter.kind,
+                ttl=letter.seconds,
+                group_id=secrets.token_hex(16),
+            )
+            for letter in letters
+        ]
+        ids = [id or "" for id in self._grid.push_messages(messages)]
+        if len(ids) != len(letters):  # Flower returns fewer if it sent none
+            return [""] * len(letters)
+        for id, letter, message in zip(ids, letters, messages, strict=True):
+            if id:
+                self._pending[id] = Pending(letter, message.metadata.run_id)
+        return ids
+
+    def _push_one(self, letter: Letter) -> str:
+        try:
+            return self._push([letter])[0]
+        except (ObjectPushError, httpx.HTTPStatusError):
+            return ""
+
+    def _collect(self, sent: Sequence[str]) -> None:
+        """Request announced replies, in one request; nodes whose request failed before have their own.
+
+        The first request is for no reply: it clears messages that sites have addressed to the server without
+        being asked.
+        """
+        separate = [id for id in sent if self._pending[id].letter.node in self._separate]
+        together = [id for id in sent if id not in separate]
+        for ids in ([], together, *([id] for id in separate)) if sent else ():
+            try:
+                deliveries = self._link.announced(ids)
+            except FailedRequestError as error:  # Flower's server has lost the replies
+                log.warning("Flower's server failed to read the replies of %d sites: %s.", len(ids), error)
+                self._separate |= {self._pending[id].letter.node for id in ids}
+            else:
+                for delivery in deliveries:
+                    self._assign(delivery)
+
+    def _assign(self, delivery: Delivery) -> None:
+        pending = self._pending.get(delivery.claims.answers)
+        if pending is not None and pending.delivery is None and _answers(pending, delivery.claims):
+            pending.delivery = delivery
+            return
+        delivery.discard()
+        self._ignored += 1
+        if time.monotonic() >= self._next_notice:
+            log.warning("Ignored %d messages that do not answer a message to their sender.", self._ignored)
+            self._ignored, self._next_notice = 0, time.monotonic() + NOTICE_SECONDS
+
+    def _outcome(self, id: str, until: float) -> Received | None:
+        """The outcome of a message; None if it is not known yet."""
+        pending = self._pending[id]
+        node, delivery = pending.letter.node, pending.delivery
+        if delivery is None:
+            return None
+        try:
+            if pending.overdue:
+                return Received(id, node, self._late(delivery)) if delivery.arrived() else None
+            reply = delivery.download(pending.letter.max_reply, until)
+            content = self._read(pending, reply) if reply is not None else None
+        except RefusedDeliveryError as error:
+            delivery.discard()
+            content = Fault(str(error), refused=True)
+        return None if content is None else Received(id, node, content, delivery.size)
+
+    def _late(self, delivery: Delivery) -> Fault:
+        delivery.discard()
+        return Fault("it replied too late.")
+
+    def _read(self, pending: Pending, reply: Message) -> RecordDict | Fault:
+        try:
+            return self._checked(pending, reply)
+        except RefusedDeliveryError as error:
+            return Fault(str(error), refused=True)
+        except Exception as error:  # nothing that a site sends ends the run
+            log.warning("A reply caused a %s.", type(error).__name__)
+            return Fault("Its reply is malformed.", refused=True)
+
+    def _checked(self, pending: Pending, reply: Message) -> RecordDict | Fault:
+        """The content of a reply that was written for this message by its receiver."""
+        claims = claims_of(reply)  # the site wrote them into its reply, besides those that Flower checked
+        if self._pending.get(claims.answers) is not pending:
+            raise RefusedDeliveryError("Its reply answers another message.")
+        if not _answers(pending, claims):
+            raise RefusedDeliveryError("Its reply names another sender.")
+        if reply.has_error():
+            code = reply.error.code
+            reason = ERRORS.get(code, "it failed (see its log).")
+            return Fault(reason, lost=code == CONNECTION_LOST)
+        if claims.node == SUPERLINK_NODE_ID:
+            raise RefusedDeliveryError("Its reply names another sender.")
+        return self._checked_content(pending, reply)
+
+
+def _answers(pending: Pending, claims: Claims) -> bool:
+    """Whether a reply comes from the node that got the message, or is an error of Flower's server."""
+    return claims.run == pending.run and claims.node in (pending.letter.node, SUPERLINK_NODE_ID)
