@@ -211,10 +211,12 @@ def test_flowers_supernode_without_tls_is_refused(federation: Federation) -> Non
 
 
 def flwr(federation: Federation, port: int, *command: object) -> "subprocess.CompletedProcess[str]":
-    """Run Flower's command line with the authority's certificate, which every site has."""
+    """Run Flower's command line with the certificates of nginx, which every site has, or of Flower itself."""
     home = federation.folder / f"flwr-{port}"
     home.mkdir(exist_ok=True)
-    certificate = federation.operator.authority_certificate
+    operator = federation.operator
+    behind = port == operator.read_spec().control_port
+    certificate = (operator.loopback_tls if behind else operator.public_tls).authority
     link = f'[superlink.fed]\naddress = "127.0.0.1:{port}"\nroot-certificates = "{certificate}"\n'
     (home / "config.toml").write_text(f'[superlink]\ndefault = "fed"\n{link}')
     program = str(Path(sys.executable).with_name("flwr"))

@@ -26,7 +26,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_only_the_owner_can_read_private_keys_and_folders(operator: OperatorFolder) -> None:
     folders = [operator.path, *(path for path in operator.path.rglob("*") if path.is_dir())]
     keys = [*operator.path.rglob("*.key")]
-    assert len(keys) == 4  # authority, server and two sites
+    assert len(keys) == 5  # authority, server, Flower behind nginx, and two sites
     assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
 

@@ -12,7 +12,7 @@ from typing import Any
 import tomli_w
 
 from fedmcc.deployment.flower.processes import environment, free_port, is_listening, running, wait_until
-from fedmcc.deployment.setup.layout import OperatorFolder, SiteFolder
+from fedmcc.deployment.setup.layout import SiteFolder, TlsFiles
 from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import write_atomically
 
@@ -76,14 +76,14 @@ class CommandLine:
         return answer
 
 
-def superlink_command(operator: OperatorFolder, port: int) -> Sequence[str]:
+def superlink_command(tls: TlsFiles, port: int) -> Sequence[str]:
     """The command that starts Flower's server on 127.0.0.1; only sites with a registered key can join."""
     return (
         find_program("flower-superlink"),
         *("--host", "127.0.0.1", "--port", str(port)),
-        *("--ssl-ca-certfile", str(operator.server / "ca.crt")),
-        *("--ssl-certfile", str(operator.certificate)),
-        *("--ssl-keyfile", str(operator.key)),
+        *("--ssl-ca-certfile", str(tls.authority)),
+        *("--ssl-certfile", str(tls.certificate)),
+        *("--ssl-keyfile", str(tls.key)),
         "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
     )

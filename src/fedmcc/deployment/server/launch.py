@@ -15,7 +15,7 @@ from fedmcc.deployment.flower import processes, programs
 from fedmcc.deployment.flower.connectivity import UnreachableError, check_connection, is_ready
 from fedmcc.deployment.flower.logs import last_error, rotate_log
 from fedmcc.deployment.setup import nginx
-from fedmcc.deployment.setup.create import write_nginx_config
+from fedmcc.deployment.setup.create import write_loopback_certificate, write_nginx_config
 from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder, make_private_folders
 from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import write_atomically
@@ -60,6 +60,7 @@ def running_server(operator: OperatorFolder, proxied: bool = True) -> Iterator[R
         processes.check_port_free(port)
         if nginx_program:
             processes.check_port_free(spec.port, nginx.local_host(spec))
+        write_loopback_certificate(operator)
         flower = _start_superlink(operator, port, stack)
         nodes = _register(operator, spec, flower)
         write_atomically(operator.server / "nodes.json", json.dumps(nodes))
@@ -84,11 +85,12 @@ def stop(operator: OperatorFolder) -> bool:
 def _start_superlink(operator: OperatorFolder, port: int, stack: ExitStack) -> programs.CommandLine:
     log = operator.logs / "flower.log"
     rotate_log(log)
-    argv = programs.superlink_command(operator, port)
+    tls = operator.loopback_tls if port == operator.read_spec().control_port else operator.public_tls
+    argv = programs.superlink_command(tls, port)
     process = stack.enter_context(processes.running(argv, operator.flower_home, log))
-    _wait_for_start(process, lambda: is_ready(port, operator.authority_certificate), log)
+    _wait_for_start(process, lambda: is_ready(port, tls.authority), log)
     flower = programs.CommandLine(operator.flower_home)
-    flower.configure(port, operator.authority_certificate)
+    flower.configure(port, tls.authority)
     return flower
 
 

@@ -86,6 +86,15 @@ def create_site_key() -> SiteKey:
     return SiteKey(private, public + b"\n")
 
 
+def public_key_pem(path: Path) -> bytes:
+    """The public key of a site in PEM format, as Flower sends it."""
+    try:
+        key = serialization.load_ssh_public_key(path.read_bytes())
+    except (OSError, ValueError):
+        raise InputError(f"{path} is not a readable public key: restore it from a backup.") from None
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
 def load_authority(key: Path, certificate: Path) -> CertifiedKey:
     """Read the authority from its two files."""
     try:

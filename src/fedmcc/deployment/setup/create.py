@@ -48,6 +48,7 @@ def create_federation(path: Path, spec: FederationSpec, days: int) -> OperatorFo
     _write_server_certificate(operator, spec, authority, days)
     for name in spec.sites:
         _write_site_folder(operator, spec, name)
+    write_loopback_certificate(operator)
     write_nginx_config(operator, spec)
     write_atomically(operator.server / "fedmcc-server.service", server_unit(operator.path))
     operator.write_spec(spec)  # last: the folder counts as a federation once this file exists
@@ -70,6 +71,17 @@ def renew_certificate(operator: OperatorFolder, days: int) -> None:
     _check_days(days)
     authority = certificates.load_authority(operator.authority_key, operator.authority_certificate)
     _write_server_certificate(operator, spec, authority, days)
+
+
+def write_loopback_certificate(operator: OperatorFolder) -> None:
+    """Create the certificate of Flower's server on 127.0.0.1; the key of its authority is not stored."""
+    authority = certificates.create_authority()
+    server = certificates.certify_server(authority, "localhost", certificates.AUTHORITY_DAYS)
+    files = operator.loopback_tls
+    make_private_folders([files.key.parent])
+    write_atomically(files.authority, authority.certificate_pem)
+    write_atomically(files.certificate, server.certificate_pem)
+    write_atomically(files.key, server.key_pem, PRIVATE_MODE)
 
 
 def write_nginx_config(operator: OperatorFolder, spec: FederationSpec) -> None:
@@ -114,7 +126,6 @@ def _write_server_certificate(
     server = certificates.certify_server(authority, spec.host, days)
     write_atomically(operator.key, server.key_pem, PRIVATE_MODE)
     write_atomically(operator.certificate, server.certificate_pem)
-    write_atomically(operator.server / "ca.crt", operator.authority_certificate.read_bytes())
 
 
 def _write_site_folder(operator: OperatorFolder, spec: FederationSpec, name: str) -> None:

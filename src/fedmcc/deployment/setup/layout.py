@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli_w
 
@@ -52,6 +52,14 @@ class FederationSpec:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class TlsFiles(NamedTuple):
+    """The files with which a program accepts TLS connections."""
+
+    authority: Path  # the certificate that its clients trust
+    certificate: Path
+    key: Path
+
+
 @dataclass(frozen=True)
 class OperatorFolder:
     """The folder of the operator, who runs the server; it holds the authority's key and is not shared."""
@@ -87,6 +95,17 @@ class OperatorFolder:
     def key(self) -> Path:
         """The server's private key."""
         return self.server / "server.key"
+
+    @property
+    def public_tls(self) -> TlsFiles:
+        """The files of the program to which sites connect."""
+        return TlsFiles(self.authority_certificate, self.certificate, self.key)
+
+    @property
+    def loopback_tls(self) -> TlsFiles:
+        """The files of Flower's server behind nginx, written at every start: they do not expire in a run."""
+        folder = self.server / "loopback"
+        return TlsFiles(folder / "ca.crt", folder / "server.crt", folder / "server.key")
 
     @property
     def proxy_file(self) -> Path:
