@@ -14,7 +14,7 @@ import torch
 from fedmcc.config import parse
 from fedmcc.networks import small_maps
 from fedmcc.runs.build import build_network
-from fedmcc.training.loop import pairs_of_views, train, trainable
+from fedmcc.training.loop import train, trainable, view_pairs
 from fedmcc.training.torch_setup import set_up_torch
 from measuring import parser, ratios, show, spread, time_alternating, write_json
 
@@ -104,7 +104,7 @@ def step(encoder: str, preset: str, channels: int, length: int, batch: int, chos
 
     def work(positions: int) -> None:
         small_maps.MAX_POSITIONS = positions
-        list(train(net, stage, pairs_of_views(images, config.views, batch, draw, device), optimizer))
+        list(train(net, stage, view_pairs(images, config.views, batch, draw, device), optimizer))
 
     return {"convolution": lambda: work(0), "products": lambda: work(chosen)}
 

@@ -1,6 +1,7 @@
 """Brightness, contrast, saturation, hue and greyscale as one affine colour transform per sample."""
 
 from math import tau
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -20,8 +21,15 @@ _TURNED = torch.linalg.solve(_YIQ, _QUARTER @ _YIQ)  # the chroma, turned by a q
 _BASIS = torch.stack([_GREY, _CHROMA, _TURNED]).view(3, 9)
 
 
-def colour_map(parameters: Parameters, channels: int) -> tuple[Float[Tensor, "n c c"], Float[Tensor, "n c"]]:
-    """Colour matrix of each sample, and the weights of its mean colour in the offset of every pixel.
+class ColourMap(NamedTuple):
+    """Colour matrix of each sample, and the weights of its mean colour in the offset of every pixel."""
+
+    matrix: Float[Tensor, "n c c"]
+    lift: Float[Tensor, "n c"]
+
+
+def colour_map(parameters: Parameters, channels: int) -> ColourMap:
+    """The colour map of each sample.
 
     The order is brightness, contrast about the mean grey, saturation and hue. Values are not clipped in
     between, so the four operations are one matrix and one offset.
@@ -29,10 +37,10 @@ def colour_map(parameters: Parameters, channels: int) -> tuple[Float[Tensor, "n 
     gain = parameters.brightness * parameters.contrast
     lift = (parameters.brightness - gain)[:, None]
     if channels == 1:
-        return gain[:, None, None], lift
+        return ColourMap(gain[:, None, None], lift)
     chroma, turn = gain * parameters.saturation, tau * parameters.hue
     weights = torch.stack([gain, chroma * turn.cos(), chroma * turn.sin()], dim=1)
-    return (weights @ _BASIS).view(len(gain), 3, 3), lift * _LUMA
+    return ColourMap((weights @ _BASIS).view(len(gain), 3, 3), lift * _LUMA)
 
 
 def recolour(pixels: Pixels, matrix: Float[Tensor, "n c c"], lift: Float[Tensor, "n c"], out: Pixels) -> None:

@@ -5,14 +5,15 @@ from math import log, radians
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Generator, Tensor
 
 from fedmcc.errors import InputError
 from fedmcc.views.blur import blur
-from fedmcc.views.colour import colour_map, recolour
+from fedmcc.views.colour import ColourMap, colour_map, recolour
 from fedmcc.views.geometry import PADDINGS, affine, count_halvings, resample
 from fedmcc.views.parameters import Parameters
+from fedmcc.views.upright import is_suitable, render, upright
 
 Images = UInt8[Tensor, "n c h w"]
 Pixels = Float[Tensor, "n c y x"]
@@ -116,16 +117,40 @@ class Views:
 
     def apply(self, images: Images, parameters: Parameters) -> Pixels:
         """Apply the parameters to the images; a view is in [0, 1] and depends on its own row only."""
+        out = torch.empty((len(images), images.shape[1], *self._shape(images)), device=images.device)
+        fast = is_suitable(self.padding, self._shape(images), images.device) & upright(parameters)
+        for apply, chosen in ((self._render, fast), (self._resample, ~fast)):
+            if bool(chosen.all()):
+                apply(images, parameters, out)
+            elif bool(chosen.any()):
+                rows = chosen.nonzero()[:, 0]
+                part = torch.empty_like(out[rows])
+                apply(images[rows], parameters.take(rows), part)
+                out[rows] = part
+        return out
+
+    def _render(self, images: Images, parameters: Parameters, out: Pixels) -> None:
+        """Compute large views that are not rotated."""
+        halvings, colours = self._halvings(images, parameters), colour_map(parameters, images.shape[1])
+        for rows in _passes(images, out):
+            chosen = ColourMap(*(part[rows] for part in colours))
+            render(images[rows], parameters.take(rows), halvings[rows], chosen, out[rows])
+            blur(out[rows], parameters.sigma[rows])
+
+    def _resample(self, images: Images, parameters: Parameters, out: Pixels) -> None:
+        """Compute any views."""
         device, shape, (channels, height, width) = images.device, self._shape(images), images.shape[1:]
         transform = affine(parameters, height / width).to(device)
-        halvings = count_halvings(parameters, height / shape[0], width / shape[1])
+        halvings = self._halvings(images, parameters)
         matrix, lift = (part.to(device) for part in colour_map(parameters, channels))
-        out = torch.empty((len(images), channels, *shape), device=device)
         for rows in _passes(images, out):
             pixels = resample(images[rows], transform[rows], halvings[rows], shape, self.padding)
             recolour(pixels, matrix[rows], lift[rows], out=out[rows])
             blur(out[rows], parameters.sigma[rows])
-        return out
+
+    def _halvings(self, images: Images, parameters: Parameters) -> Int[Tensor, " n"]:
+        shape = self._shape(images)
+        return count_halvings(parameters, images.shape[2] / shape[0], images.shape[3] / shape[1])
 
     def plain(self, images: Images) -> Pixels:
         """Resize the images to `size` and scale them to [0, 1], without augmentation."""
