@@ -100,6 +100,19 @@ def test_the_autoscaler_keeps_a_share_of_tau_at_first_and_its_scale_from_then_on
     _is_mix(net, local, incoming, 0.6 / first * second)
 
 
+def test_movement_is_measured_from_where_the_last_training_started():
+    net, stage = _setup(scale=1e-3, divergence="moved")
+    memory = {}
+    stage.receive(net, Task(0, stage.name, 1, _shared(net, stage)), memory)
+    for number in (2, 3):  # in the third round, training started from a mixture
+        start = _shared(net, stage)
+        net.load_state_dict(_away(net.state_dict(), 0.01, number))
+        local, incoming = detached(net.state_dict()), _away(_shared(net, stage), 0.05, number + 10)
+        stage.receive(net, Task(0, stage.name, number, incoming), memory)
+        _is_mix(net, local, incoming, 1e-3 * _divergence(local, start))
+        assert not math.isclose(_divergence(local, start), _divergence(local, incoming), rel_tol=0.5)
+
+
 @pytest.mark.parametrize("rounds", [(1, 3), (2, 7), (4, 4)])
 def test_a_client_that_missed_a_round_takes_the_global_model_for_online_and_target(rounds):
     net, stage = _setup()
@@ -123,7 +136,7 @@ def test_with_one_client_weights_stay_and_no_scale_is_stored():
 
 
 def test_it_is_byol_but_for_one_hook():
-    own = {name for name in vars(FedEMA) if not name.startswith("_")} - {"scale", "autoscale"}
+    own = {name for name in vars(FedEMA) if not name.startswith("_")} - {"scale", "autoscale", "divergence"}
     assert own == {"receive"}
     assert type(FedEMA().stages()[0]) is type(FedBYOL().stages()[0])
 

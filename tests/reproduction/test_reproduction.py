@@ -201,7 +201,7 @@ def test_drawn_rounds_are_the_papers_and_train_the_encoder() -> None:
         request = Request(load_table("tsne"), scale, Path())
         rounds[scale] = {cell.row: tsne.drawn_rounds(cell.config) for cell in plan_cells(request)}
     assert rounds["paper"] == {"fedmcc": [10, 50], "mcc": [100, 500]}
-    assert rounds["small"] == {"fedmcc": [2], "mcc": [2, 8]}
+    assert rounds["small"] == {"fedmcc": [2, 8], "mcc": [2, 8]}
     assert rounds["smoke"] == {"fedmcc": [], "mcc": []}
 
 

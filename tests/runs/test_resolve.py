@@ -24,6 +24,12 @@ def test_options_that_depend_on_images_or_machine_are_filled_in():
     assert config.training.keep_optimizer is True  # D14: a single client
 
 
+def test_a_client_that_trains_alone_has_the_optimiser_of_a_federation():
+    table = {"partition": {"clients": 2}, "federation": {"only": 0}}
+    config = resolve(parse(table), _images(labels=np.arange(20) % 4))
+    assert config.training.keep_optimizer is False  # D14: comparable with all clients together
+
+
 def test_options_that_were_set_are_kept():
     table = {"clusters": 5, "views": {"size": 16}, "training": {"keep_optimizer": False}, "threads": 1}
     config = resolve(parse(table), _images(labels=np.arange(20)))

@@ -5,7 +5,7 @@ FedU and FedEMA differ from it only in `receive`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,17 @@ from fedmcc.methods.base import STARTED, Memory, Parts, Stage, require_fraction,
 from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, PredictorPair
 from fedmcc.networks.replay import without_gradient
-from fedmcc.numerics.state_dicts import State, copy_into, select
+from fedmcc.numerics.state_dicts import (
+    State,
+    add_prefix,
+    copy_into,
+    detached,
+    mean_distance,
+    select,
+    strip_prefix,
+)
+
+Divergence = Literal["global", "moved"]  # from the global encoder, or in the client's last training
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,18 @@ def kernels(state: Mapping[str, Tensor]) -> State:
     """Weights of the online encoder without biases and normalisation, on which divergence is measured."""
     encoder = select(state, ("online.encoder",))
     return {name: value for name, value in encoder.items() if value.dim() > 1}
+
+
+def divergence(kind: Divergence, local: State, incoming: State, memory: Memory) -> float:
+    """Distance of a client's encoder from the global one, or from where its last training started."""
+    start = kernels(incoming) if kind == "global" else strip_prefix("received", memory)
+    return mean_distance(kernels(local), start)
+
+
+def store_start(kind: Divergence, weights: State, memory: Memory) -> None:
+    """Store the encoder with which a training starts, if `divergence` needs it in the next round."""
+    if kind == "moved":
+        memory |= add_prefix("received", detached(kernels(weights)))
 
 
 class Outputs(NamedTuple):

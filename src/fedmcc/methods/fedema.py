@@ -6,9 +6,9 @@ import torch
 
 from fedmcc.messages import Task
 from fedmcc.methods.base import Memory, require_positive
-from fedmcc.methods.fedbyol import FedBYOL, kernels
+from fedmcc.methods.fedbyol import Divergence, FedBYOL, divergence, store_start
 from fedmcc.networks.momentum import PredictorPair
-from fedmcc.numerics.state_dicts import State, copy_into, detached, interpolate, mean_distance, select
+from fedmcc.numerics.state_dicts import State, copy_into, detached, interpolate, select
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class FedEMA(FedBYOL):
 
     scale: float | None = None  # lambda, 0.8 and 1 in the publication; None: set by the autoscaler
     autoscale: float = 0.7  # tau: share of own weights in the first mixture; sets the client's lambda
+    divergence: Divergence = "global"  # lambda depends on it
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,13 +38,14 @@ class FedEMA(FedBYOL):
             copy_into(net, interpolate(local, task.weights, self._share(local, task.weights, memory)))
         else:
             net.reset_target()
+        store_start(self.divergence, net.state_dict(), memory)  # the mixture, not the global model
         memory["round"] = torch.tensor(task.round)
 
     def _share(self, local: State, incoming: State, memory: Memory) -> float:
         """mu_k = min(lambda_k divergence, 1)."""
-        divergence = mean_distance(kernels(local), incoming)
+        distance = divergence(self.divergence, local, incoming, memory)
         if self.scale is not None:
-            return min(self.scale * divergence, 1.0)
-        if "scale" not in memory and divergence > 0:  # set once, then kept
-            memory["scale"] = torch.tensor(self.autoscale / divergence, dtype=torch.float64)
-        return min(float(memory["scale"]) * divergence, 1.0) if divergence > 0 else 0.0
+            return min(self.scale * distance, 1.0)
+        if "scale" not in memory and distance > 0:  # set once, then kept
+            memory["scale"] = torch.tensor(self.autoscale / distance, dtype=torch.float64)
+        return min(float(memory["scale"]) * distance, 1.0) if distance > 0 else 0.0

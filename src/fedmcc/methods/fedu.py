@@ -1,21 +1,12 @@
 """FedU (Zhuang et al., ICCV 2021): FedBYOL in which diverged clients keep their own predictor."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from fedmcc.messages import Task
 from fedmcc.methods.base import STARTED, Memory, require_positive
-from fedmcc.methods.fedbyol import FedBYOL, kernels
+from fedmcc.methods.fedbyol import Divergence, FedBYOL, divergence, store_start
 from fedmcc.networks.momentum import PredictorPair
-from fedmcc.numerics.state_dicts import (
-    State,
-    add_prefix,
-    copy_into,
-    detached,
-    mean_distance,
-    select,
-    strip_prefix,
-)
+from fedmcc.numerics.state_dicts import copy_into, detached, select
 
 
 @dataclass(frozen=True)
@@ -27,7 +18,7 @@ class FedU(FedBYOL):
     """
 
     threshold: float = 0.4  # mu; at or above it, the client keeps its predictor
-    divergence: Literal["global", "moved"] = "global"
+    divergence: Divergence = "global"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,11 +29,6 @@ class FedU(FedBYOL):
         local = detached(select(net.state_dict(), ("online.encoder", "predictor")))
         first = STARTED not in memory
         super().receive(net, task, memory)
-        if not first and self._divergence(local, task.weights, memory) >= self.threshold:
+        if not first and divergence(self.divergence, local, task.weights, memory) >= self.threshold:
             copy_into(net, select(local, ("predictor",)))
-        if self.divergence == "moved":
-            memory |= add_prefix("received", kernels(task.weights))
-
-    def _divergence(self, local: State, incoming: State, memory: Memory) -> float:
-        start = kernels(incoming) if self.divergence == "global" else strip_prefix("received", memory)
-        return mean_distance(kernels(local), start)
+        store_start(self.divergence, task.weights, memory)

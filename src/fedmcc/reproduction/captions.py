@@ -12,13 +12,13 @@ PROTOCOLS = {
     "clustering": "clusters of the cluster head; rows that name k-means use k-means on features or pixels",
     "linear": "a linear classifier on frozen features, top-1 accuracy on the test images",
     "semi": "training with few labels, top-1 accuracy on the test images",
-    "tsne": "NMI of the clusters of the cluster head",
+    "tsne": "NMI of the clusters of the cluster head, on all scored images",
 }
 
 
 def captions(request: Request, cells: Sequence[Cell]) -> list[str]:
     """The sentences below the table."""
-    table = request.table
+    table, smoke = request.table, request.scale == "smoke"
     explanation = [table.explanation] if table.explanation else []
     scale = "; ".join(dict.fromkeys(_describe_setting(cell.config) for cell in cells))
     seeds = "Seed 0" if request.seeds == 1 else f"Seeds 0 to {request.seeds - 1}"
@@ -27,6 +27,7 @@ def captions(request: Request, cells: Sequence[Cell]) -> list[str]:
     return [
         f"Protocol: {PROTOCOLS[table.protocol]}.",
         *explanation,
+        *(["This scale only tests that everything runs: its scores mean nothing."] if smoke else []),
         f"Scale {request.scale}: {scale}.",
         f"Rounds × local epochs: {'; '.join(_describe_training(request, cells))}.",
         f"{seeds}, fedmcc {version('fedmcc')}: `{command}{settings}`.",

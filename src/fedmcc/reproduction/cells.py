@@ -60,8 +60,6 @@ class Cell:
     @property
     def evaluated(self) -> bool:
         """Whether the scores of the protocol exist; `clustering` needs only those of the run."""
-        if self.protocol == "tsne":
-            return (self.path / TSNE_FILE).exists()
         return self.protocol == "clustering" or self.protocol in self.run.read_json(protocols.FILE)
 
     @property

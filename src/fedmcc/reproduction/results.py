@@ -78,7 +78,7 @@ def _entry(table: Table, row: Row, column: Column, cells: Sequence[Cell], notes:
 
 def scores_of(cell: Cell, row: Row) -> dict[str, float]:
     """The scores of a finished cell for a row, which selects the clusters that are scored."""
-    if cell.protocol in ("clustering", "tsne"):
+    if cell.protocol == "clustering":
         scores: dict[str, float] = cell.run.read_json("scores.json")["scores"].get(row.reads, {})
         return scores
     measured = cell.run.read_json(protocols.FILE)[cell.protocol]

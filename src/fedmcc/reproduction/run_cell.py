@@ -64,6 +64,7 @@ def _keep_network(cell: Cell) -> None:
 
 def _evaluate(cell: Cell) -> None:
     if cell.protocol == "tsne":
-        tsne.write_points(cell)
+        scores = tsne.write_points(cell)
+        protocols.record(cell.run, {"tsne": {name: {"mean": value} for name, value in scores.items()}})
     else:
         protocols.record(cell.run, protocols.evaluate(cell.run, [cell.protocol]))

@@ -1,4 +1,7 @@
-"""t-SNE of a cell's features before, during and after training: computed once, then drawn from a file."""
+"""t-SNE of the cluster projector's outputs before, during and after training, as in the paper's figures.
+
+It is computed once per cell, then drawn from a file.
+"""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -8,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fedmcc.config import Config, load
+from fedmcc.errors import InputError
+from fedmcc.evaluation.clustering import score
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics.state_dicts import select
 from fedmcc.reproduction.captions import column_name
@@ -21,7 +26,7 @@ from fedmcc.storage.atomic_files import write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HEADINGS = ("cell", "when", "class", "x", "y")
+HEADINGS = ("cell", "when", "cluster", "class", "x", "y")
 MAX_IMAGES = 2_000  # t-SNE of more takes minutes
 DRAWN_SHARES = (0.1, 0.5)  # of the rounds: the paper shows 10 and 50 of 100
 TITLES = {"before": "before training", "after": "after training"}
@@ -32,6 +37,7 @@ class Point(NamedTuple):
 
     cell: str
     when: str
+    cluster: int
     label: str
     x: float
     y: float
@@ -39,9 +45,13 @@ class Point(NamedTuple):
 
 def drawn_rounds(config: Config) -> list[int]:
     """The rounds during training that are drawn; only stages that train the encoder are counted."""
-    training = [stage for stage in stages(config) if {"online", "online.encoder"} & {*stage.trained}]
-    count = sum(stage.rounds for stage in training)
+    count = _encoder_rounds(config)
     return sorted({round(share * count) for share in DRAWN_SHARES} - {0, count})
+
+
+def _encoder_rounds(config: Config) -> int:
+    training = [stage for stage in stages(config) if {"online", "online.encoder"} & {*stage.trained}]
+    return sum(stage.rounds for stage in training)
 
 
 def keep_network(cell: Cell) -> None:
@@ -56,19 +66,39 @@ def _round_file(cell: Cell, round: int) -> Path:
     return cell.run.model_file.with_name(f"round-{round:06}.safetensors")
 
 
-def write_points(cell: Cell) -> None:
-    """Compute the t-SNE of a finished cell's features at each drawn round and write it to its folder."""
+def write_points(cell: Cell) -> dict[str, float]:
+    """Write the t-SNE of a finished cell at each drawn round to its folder; returns the NMI at each."""
     from fedmcc.evaluation.tsne import embed
 
     trained = reopen(cell.run)
     images = trained.scorer.images
     rows = np.linspace(0, len(images) - 1, min(MAX_IMAGES, len(images))).round().astype(int)
     labels = [""] * len(rows) if images.labels is None else [str(label) for label in images.labels[rows]]
-    lines = [",".join(HEADINGS[1:])]
+    lines, scores = [",".join(HEADINGS[1:])], {}
     for when, net in _networks(cell, trained):
-        points = embed(trained.scorer.extract(net.online).features[rows], cell.seed)
-        lines += [f"{when},{label},{x:.4f},{y:.4f}" for label, (x, y) in zip(labels, points, strict=True)]
+        assignments = _assignments(trained, net)
+        clusters = assignments.argmax(axis=1)
+        points = zip(clusters[rows], labels, embed(assignments[rows], cell.seed), strict=True)
+        lines += [f"{when},{cluster},{label},{x:.4f},{y:.4f}" for cluster, label, (x, y) in points]
+        if (scored := score(images.labels, clusters)) is not None:
+            scores[when] = scored.nmi
     write_atomically(cell.path / TSNE_FILE, "\n".join(lines) + "\n")
+    return _named(scores, cell.config)
+
+
+def _assignments(trained: Trained, net: Network) -> np.ndarray:
+    """The outputs of the cluster projector, which a cell of this protocol has."""
+    assignments = trained.scorer.extract(net.online).assignments
+    if assignments is None:
+        raise InputError("The method has no cluster projector: choose one such as fedmcc or mcc.")
+    return assignments
+
+
+def _named(scores: dict[str, float], config: Config) -> dict[str, float]:
+    """NMI before and after training, and after half the rounds, where the paper prints it."""
+    half = f"round {round(0.5 * _encoder_rounds(config))}"
+    names = {"before": "nmi_before", half: "nmi_half", "after": "nmi_after"}
+    return {names[when]: value for when, value in scores.items() if when in names}
 
 
 def _networks(cell: Cell, trained: Trained) -> Iterator[tuple[str, Network]]:
@@ -97,18 +127,24 @@ def read_points(table: Table, cells: Sequence[Cell]) -> list[Point]:
         name = f"{table.rows[cell.row].name}, {column}, seed {cell.seed}"
         with (cell.path / TSNE_FILE).open() as file:
             points += [
-                Point(name, line["when"], line["class"], float(line["x"]), float(line["y"]))
+                Point(
+                    name,
+                    line["when"],
+                    int(line["cluster"]),
+                    line["class"],
+                    float(line["x"]),
+                    float(line["y"]),
+                )
                 for line in csv.DictReader(file)
             ]
     return points
 
 
 def draw(figure: "Figure", points: Sequence[Point]) -> None:
-    """Draw a row of panels per cell, one for each moment, coloured by class."""
+    """Draw a row of panels per cell, one for each moment, coloured by cluster."""
     names = list(dict.fromkeys(point.cell for point in points))
     moments = list(dict.fromkeys(point.when for point in points))
-    labels = sorted({point.label for point in points}, key=lambda label: (len(label), label))
-    colours = "tab20" if len(labels) > 10 else "tab10"
+    colours = "tab20" if max(point.cluster for point in points) >= 10 else "tab10"
     figure.set_size_inches(4 * len(moments), 4 * len(names))
     panels = figure.subplots(len(names), len(moments), squeeze=False)
     for name, row in zip(names, panels, strict=True):
@@ -117,7 +153,7 @@ def draw(figure: "Figure", points: Sequence[Point]) -> None:
             axes.scatter(
                 [point.x for point in shown],
                 [point.y for point in shown],
-                c=[labels.index(point.label) for point in shown],
+                c=[point.cluster for point in shown],
                 cmap=colours,
                 s=4,
                 rasterized=True,

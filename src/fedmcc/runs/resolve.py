@@ -32,14 +32,15 @@ def resolve(config: Config, images: ImageSet) -> Config:
     precision = resolve_precision(training.precision, torch.device(general.device))
     keep = training.keep_optimizer
     sharing = partition.resolve(config.partition, images)
-    alone = sharing.clients == 1 or config.federation.only is not None
     return replace(
         config,
         general=general,
         engine=config.engine.resolve(),
         views=replace(config.views, size=config.views.size or min(images.images.shape[2:])),
         partition=sharing,
-        training=replace(training, keep_optimizer=alone if keep is None else keep, precision=precision),
+        training=replace(
+            training, keep_optimizer=sharing.clients == 1 if keep is None else keep, precision=precision
+        ),
     )
 
 

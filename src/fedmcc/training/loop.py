@@ -34,7 +34,7 @@ class Training:
     optimizer: Literal["adam", "sgd"] = "adam"
     sgd_momentum: float = 0.9
     weight_decay: float = 0.0
-    keep_optimizer: bool | None = None  # between rounds; None: only with a single client (D14)
+    keep_optimizer: bool | None = None  # between rounds; None: only if the federation has one client (D14)
     chunk: int | Literal["auto"] | None = None  # images processed at once; auto: as many as fit; None: all
     memory_limit: str | None = None  # of a process or an accelerator, e.g. 2GB; for chunk = "auto"
     closed_form: bool = True  # gradient of the loss in chunked training; false: by autograd
