@@ -14,7 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedmcc.config import parse
 from fedmcc.runs.build import build_network
-from fedmcc.training.loop import train, trainable, view_pairs
+from fedmcc.training.batches import view_pairs
+from fedmcc.training.loop import train, trainable
 from fedmcc.training.torch_setup import set_up_torch
 from measuring import Spread, parser, show, spread, time_alternating, write_json
 

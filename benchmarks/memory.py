@@ -23,7 +23,8 @@ from fedmcc.methods import METHODS
 from fedmcc.networks import ENCODERS
 from fedmcc.networks.initialise import initialise
 from fedmcc.numerics.loss_gradients import ContrastOptions, contrast_by_autograd, contrast_by_closed_form
-from fedmcc.training.loop import Training, lazy_pairs, train, trainable
+from fedmcc.training.batches import lazy_pairs
+from fedmcc.training.loop import Training, train, trainable
 from fedmcc.training.memory import bytes_in_use
 from fedmcc.training.torch_setup import set_up_torch
 from fedmcc.views import preset

@@ -16,7 +16,8 @@ from fedmcc.config import parse
 from fedmcc.losses import Quartet
 from fedmcc.networks.momentum import MomentumPair
 from fedmcc.runs.build import build_network
-from fedmcc.training.loop import train, trainable, view_pairs
+from fedmcc.training.batches import view_pairs
+from fedmcc.training.loop import train, trainable
 from fedmcc.training.torch_setup import set_up_torch
 from measuring import parser, ratios, show, spread, time_alternating, write_json
 

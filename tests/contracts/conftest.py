@@ -12,12 +12,15 @@ import torch
 
 from fedmcc.messages import Task
 from fedmcc.methods import CLUSTERINGS, METHODS, Stage
+from fedmcc.methods.inputs import Sight
 from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.networks.initialise import initialise
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics.state_dicts import detached, select
+from fedmcc.training.chunked import StoredBatch
 
 CLUSTERS = 4
+IMAGES = 16  # of the client whose notes a built network has
 BEFORE_CLUSTERING = "fedsimclr"  # a method without a cluster head
 
 
@@ -58,8 +61,21 @@ class Case(NamedTuple):
         initialise(net, torch.Generator().manual_seed(0))
         stage = self.stage(norm)
         shared = detached(select(net.state_dict(), stage.shared))
-        stage.receive(net, Task(0, stage.name, 1, shared), {"samples": torch.tensor(16)})
+        stage.receive(net, Task(0, stage.name, 1, shared), {"samples": torch.tensor(IMAGES)})
+        net.notes = stage.first_notes(net, IMAGES)
         return net, stage
+
+    def batch(self, count: int, dtype: torch.dtype = torch.float32) -> StoredBatch:
+        """What the stage sees of the first images of a client: random views, and their numbers."""
+        draw, sees = torch.Generator().manual_seed(0), self.stage("group").sees
+        rows = torch.arange(count)
+        numbers = {
+            Sight.ROW: rows,
+            Sight.PARTNER_ROW: rows.flip(0)[:, None].repeat(1, sees.count(Sight.PARTNER)),
+        }
+        views = [sight for sight in sees if sight not in numbers]
+        images = iter(torch.rand(len(views), count, 1, 8, 8, generator=draw, dtype=dtype))
+        return StoredBatch(*(numbers[sight] if sight in numbers else next(images) for sight in sees))
 
 
 CASES = [

@@ -20,12 +20,9 @@ EXACT = {torch.float32: 1e-5, torch.float64: 1e-10}
 def _built(case, norm, dtype=torch.float64):
     net, stage = case.build(norm)
     trainable(net, stage)
+    for name, value in net.notes.items():
+        net.notes[name] = value.to(dtype) if value.is_floating_point() else value
     return net.to(dtype), stage
-
-
-def _pair(dtype=torch.float64):
-    a, b = torch.rand(2, N, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=dtype)
-    return chunked.StoredPair(a, b)
 
 
 def _freeze_statistics(net):
@@ -44,8 +41,8 @@ def _gradient(net):
     return found
 
 
-def _in_one_pass(net, stage, pair):
-    outputs = stage.represent(net, *pair[:])
+def _in_one_pass(net, stage, batch):
+    outputs = stage.represent(net, *batch[:])
     loss = stage.loss(outputs)
     loss.backward()
     return loss.detach(), outputs, _gradient(net)
@@ -63,9 +60,9 @@ def test_chunks_have_the_gradient_of_the_whole_batch(training_case, norm, dtype)
     with torch.random.fork_rng():
         net, stage = _built(training_case, norm, dtype)
         _freeze_statistics(net)
-    loss, outputs, expected = _in_one_pass(net, stage, _pair(dtype))
+    loss, outputs, expected = _in_one_pass(net, stage, training_case.batch(N, dtype))
     for chunk in CHUNKS:
-        result = chunked.backward(net, stage, _pair(dtype), chunk)
+        result = chunked.backward(net, stage, training_case.batch(N, dtype), chunk)
         assert _error(_gradient(net), expected) < EXACT[dtype]
         torch.testing.assert_close(result.loss, loss, rtol=EXACT[dtype], atol=EXACT[dtype])
         for own, other in zip(result.outputs, outputs, strict=True):
@@ -74,9 +71,9 @@ def test_chunks_have_the_gradient_of_the_whole_batch(training_case, norm, dtype)
 
 def test_autograd_and_the_closed_form_give_the_same_gradient(training_case):
     net, stage = _built(training_case, "group")
-    chunked.backward(net, stage, _pair(), 4, closed_form=True)
+    chunked.backward(net, stage, training_case.batch(N, torch.float64), 4, closed_form=True)
     expected = _gradient(net)
-    chunked.backward(net, stage, _pair(), 4, closed_form=False)
+    chunked.backward(net, stage, training_case.batch(N, torch.float64), 4, closed_form=False)
     assert _error(_gradient(net), expected) < 1e-10
 
 
@@ -112,8 +109,8 @@ def _renamed(state):
 def test_ghost_statistics_are_those_of_a_network_that_normalises_the_chunks(training_case):
     (net, stage), (twin, _) = (_built(training_case, "batch") for _ in range(2))
     _explicit(twin, chunked.split(N, 4))
-    _, _, expected = _in_one_pass(twin, stage, _pair())
-    chunked.backward(net, stage, _pair(), 4)
+    _, _, expected = _in_one_pass(twin, stage, training_case.batch(N, torch.float64))
+    chunked.backward(net, stage, training_case.batch(N, torch.float64), 4)
     assert _error(_gradient(net), _renamed(expected)) < 1e-10
     states = net.state_dict(), _renamed(twin.state_dict())
     assert states[0].keys() == states[1].keys()
@@ -123,14 +120,15 @@ def test_ghost_statistics_are_those_of_a_network_that_normalises_the_chunks(trai
 
 def test_a_training_step_in_chunks_is_the_step_of_the_whole_batch(training_case):
     (net, stage), (twin, _) = (_built(training_case, "group") for _ in range(2))
-    pairs = [_pair()[:]] * 3
+    batches = [training_case.batch(N, torch.float64)[:]] * 3
     for each, chunks in ((net, chunked.Chunks(4)), (twin, None)):
         optimizer = Training(optimizer="sgd", learning_rate=0.1).build_optimizer(trainable(each, stage))
-        losses = list(train(each, stage, pairs, optimizer, chunks))
+        losses = list(train(each, stage, batches, optimizer, chunks))
     assert len(losses) == 3
     states = net.state_dict(), twin.state_dict()
     for key in states[0]:  # queues and targets included
         torch.testing.assert_close(states[0][key], states[1][key], rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(net.notes, twin.notes, rtol=1e-8, atol=1e-10)
 
 
 def _images_seen(net, work):
@@ -152,8 +150,8 @@ def _images_seen(net, work):
 
 def test_what_is_not_trained_passes_once_and_what_is_trained_twice(training_case):
     net, stage = _built(training_case, "group")
-    single = _images_seen(net, lambda: stage.represent(net, *_pair()[:]))
-    double = _images_seen(net, lambda: chunked.backward(net, stage, _pair(), 4))
+    single = _images_seen(net, lambda: stage.represent(net, *training_case.batch(N, torch.float64)[:]))
+    double = _images_seen(net, lambda: chunked.backward(net, stage, training_case.batch(N, torch.float64), 4))
     assert sum(single.values()) >= N
     for path, count in single.items():
         trained = any(parameter.requires_grad for parameter in net.get_submodule(path).parameters())
@@ -161,12 +159,12 @@ def test_what_is_not_trained_passes_once_and_what_is_trained_twice(training_case
 
 
 def test_a_dictionary_and_a_base_model_are_exact_as_well(cases):
-    net, stage = _built(next(case for case in cases if case.name == "fedca"), "group")
+    net, stage = _built(case := next(case for case in cases if case.name == "fedca"), "group")
     draw = torch.Generator().manual_seed(1)
     net.foreign = F.normalize(torch.randn(9, 32, generator=draw, dtype=torch.float64), dim=1)
     net.base = ConvNetOptions(width=4, norm="group").build(1, 8).double().requires_grad_(False)
     stage = replace(stage, frozen=("base",))
-    _, _, expected = _in_one_pass(net, stage, _pair())
+    _, _, expected = _in_one_pass(net, stage, case.batch(N, torch.float64))
     for chunk in CHUNKS:
-        chunked.backward(net, stage, _pair(), chunk)
+        chunked.backward(net, stage, case.batch(N, torch.float64), chunk)
         assert _error(_gradient(net), expected) < 1e-10

@@ -93,7 +93,11 @@ def _sgd(_, parameters):
     return torch.optim.SGD(parameters, 0.01, momentum=0.9)
 
 
-@pytest.mark.parametrize(("name", "fresh"), [("adam", _adam), ("sgd", _sgd)])
+def _rmsprop(_, parameters):
+    return torch.optim.RMSprop(parameters, 0.01, 0.9)
+
+
+@pytest.mark.parametrize(("name", "fresh"), [("adam", _adam), ("sgd", _sgd), ("rmsprop", _rmsprop)])
 def test_with_a_kept_optimiser_two_rounds_are_one_continuous_training(name, fresh):
     config, client, net = _setup(name, keep=True)
     expected = _by_hand(config, client, lambda old, parameters: old or fresh(None, parameters))

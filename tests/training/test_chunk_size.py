@@ -16,7 +16,7 @@ from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.runs import experiment
 from fedmcc.runs.build import assemble
 from fedmcc.training.chunk_size import largest_chunk
-from fedmcc.training.chunked import StoredPair, backward
+from fedmcc.training.chunked import StoredBatch, backward
 from fedmcc.training.loop import Training, trainable
 from fedmcc.training.memory import bytes_in_use, memory_size, peak_bytes
 
@@ -33,7 +33,7 @@ def _net():
 
 
 def _pair(n=N):
-    return StoredPair(*torch.rand(2, n, 1, 32, 32))
+    return StoredBatch(*torch.rand(2, n, 1, 32, 32))
 
 
 def _measured(chunk):
@@ -45,7 +45,7 @@ def _measured(chunk):
 def _chunk(monkeypatch, megabytes, stages=slice(None)):
     monkeypatch.setattr("fedmcc.training.chunk_size.bytes_in_use", lambda device: 0)
     net, all_stages = _net()
-    return largest_chunk(net, all_stages[stages], _pair(), int(megabytes * 2**20))
+    return largest_chunk(net, all_stages[stages], lambda stage: _pair(), int(megabytes * 2**20))
 
 
 def test_the_chosen_chunk_fits_and_one_of_twice_the_memory_would_not(monkeypatch):

@@ -29,7 +29,7 @@ def _net(norm="group", dropout=0.0):
 
 def _pair(n):
     a, b = torch.rand(2, n, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return chunked.StoredPair(a, b)
+    return chunked.StoredBatch(a, b)
 
 
 class Outputs(NamedTuple):
@@ -186,7 +186,7 @@ def _step_bytes(n, chunk):
     a, b = torch.rand(2, n, 1, 32, 32)
     if chunk is None:
         return peak_bytes(lambda: stage.loss(stage.represent(net, a, b)).backward(), CPU)
-    return peak_bytes(lambda: chunked.backward(net, stage, chunked.StoredPair(a, b), chunk), CPU)
+    return peak_bytes(lambda: chunked.backward(net, stage, chunked.StoredBatch(a, b), chunk), CPU)
 
 
 def test_only_the_memory_of_the_outputs_grows_with_the_batch():

@@ -7,7 +7,8 @@ from fedmcc.errors import InputError
 from fedmcc.methods import METHODS
 from fedmcc.methods.base import Stage
 from fedmcc.networks.convnet import ConvNetOptions
-from fedmcc.training.loop import DivergedError, Training, lazy_pairs, train, trainable, view_pairs
+from fedmcc.training.batches import lazy_pairs, view_pairs
+from fedmcc.training.loop import DivergedError, Training, train, trainable
 from fedmcc.views import Views, preset
 
 CPU = torch.device("cpu")
@@ -150,6 +151,20 @@ def test_the_optimiser_is_the_one_that_the_options_name():
     sgd = Training(optimizer="sgd", sgd_momentum=0.7).build_optimizer(parameters)
     assert isinstance(sgd, torch.optim.SGD)
     assert sgd.defaults["momentum"] == 0.7
+
+
+def test_rmsprop_divides_by_the_root_of_a_mean_of_squared_gradients():
+    weight = nn.Parameter(torch.tensor([3.0, -1.0], dtype=torch.float64))
+    optimizer = Training(optimizer="rmsprop", learning_rate=0.1).build_optimizer([weight])
+    expected, mean = weight.detach().clone(), torch.zeros(2, dtype=torch.float64)
+    for _ in range(3):
+        gradient = 2 * expected
+        mean = 0.9 * mean + 0.1 * gradient**2
+        expected -= 0.1 * gradient / (mean.sqrt() + 1e-8)
+        optimizer.zero_grad()
+        weight.square().sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(weight.detach(), expected)
 
 
 @pytest.mark.parametrize(("passed", "share"), [(0.0, 1.0), (0.25, 0.8535534), (0.5, 0.5), (0.75, 0.1464466)])

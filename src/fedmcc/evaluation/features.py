@@ -1,7 +1,6 @@
 """Features and assignments of images: the arrays from which every score is computed."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +9,7 @@ from jaxtyping import Float32, UInt8
 from torch import Tensor, nn
 
 from fedmcc.errors import InputError
+from fedmcc.networks.inference import device_of, eval_mode
 from fedmcc.networks.momentum import Branch
 from fedmcc.numerics.state_dicts import State, detached, equal_states
 from fedmcc.training.loop import DivergedError
@@ -85,24 +85,7 @@ class EncoderCache:
         return self._values[name]
 
 
-@contextmanager
-def eval_mode(network: nn.Module) -> Iterator[None]:
-    """Put a network in eval mode, and restore the mode of each module afterwards."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
 def _batches(images: Inputs, size: int, device: torch.device) -> Iterator[Tensor]:
     for start in range(0, len(images), size):
         # Copied: images mapped from disk are read-only, and torch has no read-only tensors.
         yield torch.from_numpy(np.array(images[start : start + size])).to(device)
-
-
-def device_of(module: nn.Module) -> torch.device:
-    """Device of a module; the CPU if it has no parameters."""
-    return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedmcc.evaluation.features import device_of
 from fedmcc.evaluation.linear import Backbone, ClassifierTraining
 from fedmcc.evaluation.splits import LabelledImages, Rows, stratified
+from fedmcc.networks.inference import device_of
 from fedmcc.numerics.randomness import generator
 
 FEW_LABELS_TRAINING = ClassifierTraining(learning_rate=1e-3, epochs=100, batch_size=128)

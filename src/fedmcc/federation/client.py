@@ -11,18 +11,22 @@ from fedmcc.data.base import Images
 from fedmcc.federation.privacy import clipped
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Memory, Stage
+from fedmcc.methods.inputs import Overview
+from fedmcc.networks.inference import device_of, eval_mode
 from fedmcc.networks.momentum import Network
-from fedmcc.numerics.randomness import generator
+from fedmcc.numerics.randomness import derive, generator
 from fedmcc.numerics.state_dicts import State, add_prefix, copy_into, detached, select, strip_prefix
-from fedmcc.training.chunked import ViewPair
+from fedmcc.training.batches import BatchSource, to_device
+from fedmcc.training.chunked import Batch
 from fedmcc.training.feature_cache import FeatureCache, Features, FeatureSource, feature_pairs
-from fedmcc.training.loop import Step, Training, lazy_pairs, to_device, train, trainable
+from fedmcc.training.loop import Step, Training, train, trainable
 from fedmcc.training.timing import timed
 from fedmcc.training.torch_setup import autocast_dtype
 from fedmcc.views import Views
 
 INFERENCE_BATCH = 512  # images per batch without augmentation
-AnyPair = ViewPair | tuple[Tensor, Tensor]
+NOTES = "notes."  # start of their names in a Memory
+AnyBatch = Batch | tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,17 +51,17 @@ class Client:
         with timed("receive"):
             task = task.unpacked()
             copy_into(net, strip_prefix("net", state))
-            memory = strip_prefix(f"memory.{stage.name}", state)
-            memory["samples"] = torch.tensor(len(self.images))
+            memory = self._memory(stage, state)
             stage.receive(net, task, memory)
+            net.notes = _notes(net, stage, memory)
         stage = replace(stage, precision=autocast_dtype(self.training.precision))
         parameters = trainable(net, stage)
         optimizer, losses = None, []
         if parameters:
             optimizer = self._optimizer(parameters, stage, task, state)
             chunks = self.training.chunks(self._batch_size)
-            stage_on_pairs, pairs = self._pairs(net, stage, task)
-            for loss in train(net, stage_on_pairs, pairs, optimizer, chunks):
+            stage_on_batches, batches = self._batches(net, stage, task)
+            for loss in train(net, stage_on_batches, batches, optimizer, chunks):
                 losses.append(loss)
                 yield Step(self.index, loss, self._batch_size)
         with timed("reply"):
@@ -82,14 +86,41 @@ class Client:
             _restore_moments(optimizer, strip_prefix(f"optimizer.{stage.name}", state))
         return optimizer
 
-    def _pairs(self, net: Network, stage: Stage, task: Task) -> tuple[Stage, Iterator[AnyPair]]:
-        """The pairs of a round, of views or of cached features, and the stage set up for them."""
+    def _memory(self, stage: Stage, state: State) -> Memory:
+        """What the client stored in the last round of the stage.
+
+        Notes about another number of images, which a site may have changed, are left out.
+        """
+        memory, samples = strip_prefix(f"memory.{stage.name}", state), torch.tensor(len(self.images))
+        if not samples.equal(memory.get("samples", samples)):
+            memory = {name: value for name, value in memory.items() if not name.startswith(NOTES)}
+        return {**memory, "samples": samples}
+
+    def _batches(self, net: Network, stage: Stage, task: Task) -> tuple[Stage, Iterator[AnyBatch]]:
+        """The batches of a round, of images or of cached features, and the stage set up for them."""
         draw = generator(self.seed, "train", self.index, stage.name, task.round)
         features, size = self._features(net, stage), self._batch_size
-        if features is None:
-            device = next(net.parameters()).device
-            return stage, _epochs(stage, lambda: lazy_pairs(self.images, self.views, size, draw, device))
-        return replace(stage, on_features=True), _epochs(stage, lambda: feature_pairs(features, size, draw))
+        if features is not None:
+            epochs = self._epochs(net, stage, task, lambda: feature_pairs(features, size, draw))
+            return replace(stage, on_features=True), epochs
+        source = BatchSource(self.images, self.views, size, device_of(net))
+        return stage, self._epochs(net, stage, task, lambda: source.epoch(stage.sees, net.notes, draw))
+
+    def _epochs(
+        self, net: Network, stage: Stage, task: Task, epoch: Callable[[], Iterator[AnyBatch]]
+    ) -> Iterator[AnyBatch]:
+        """The batches of all epochs; the stage prepares each epoch."""
+        for number in range(stage.epochs):
+            place = ("prepare", self.index, stage.name, task.round, number)
+            overview = Overview(
+                batches=lambda: self._plain_batches(net),
+                epoch=(task.round - 1) * stage.epochs + number,
+                epochs=stage.rounds * stage.epochs,
+                seed=derive(self.seed, *place),
+            )
+            with timed("prepare"), eval_mode(net), torch.no_grad():
+                stage.prepare(net, overview)
+            yield from epoch()
 
     def _features(self, net: Network, stage: Stage) -> Features | None:
         """Cached features of the views, if the stage uses them and they fit into the cache."""
@@ -121,7 +152,7 @@ class Client:
 
     def _plain_batches(self, net: Network) -> Iterator[Tensor]:
         """Batches of all images in order, without augmentation."""
-        device = next(net.parameters()).device
+        device = device_of(net)
         for start in range(0, len(self.images), INFERENCE_BATCH):
             rows = np.arange(start, min(start + INFERENCE_BATCH, len(self.images)))
             yield self.views.plain(to_device(self.images[rows], device))
@@ -129,14 +160,18 @@ class Client:
     def _state(
         self, net: Network, stage: Stage, memory: Memory, optimizer: torch.optim.Optimizer | None
     ) -> State:
-        state = add_prefix("net", net.state_dict()) | add_prefix(f"memory.{stage.name}", memory)
+        kept = {name: value for name, value in memory.items() if not name.startswith(NOTES)}
+        kept |= add_prefix("notes", net.notes)
+        state = add_prefix("net", net.state_dict()) | add_prefix(f"memory.{stage.name}", kept)
         if self.training.keep_optimizer and optimizer is not None:
             state |= add_prefix(f"optimizer.{stage.name}", _moments(optimizer))
         return detached(state)
 
 
-def _epochs(stage: Stage, epoch: Callable[[], Iterator[AnyPair]]) -> Iterator[AnyPair]:
-    return (pair for _ in range(stage.epochs) for pair in epoch())
+def _notes(net: Network, stage: Stage, memory: Memory) -> State:
+    """The notes of the last round, or the first ones; copies, because training writes into them."""
+    notes = strip_prefix("notes", memory) or stage.first_notes(net, int(memory["samples"]))
+    return {name: value.to(device_of(net), copy=True) for name, value in notes.items()}
 
 
 def _moments(optimizer: torch.optim.Optimizer) -> State:

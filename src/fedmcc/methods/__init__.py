@@ -15,6 +15,7 @@ from fedmcc.methods.fedsimclr import FedSimCLR
 from fedmcc.methods.fedsimsiam import FedSimSiam
 from fedmcc.methods.fedu import FedU
 from fedmcc.methods.mcc import MCC
+from fedmcc.methods.raw import Raw
 
 METHODS: dict[str, type[Method]] = {
     "cc": CC,
@@ -28,6 +29,7 @@ METHODS: dict[str, type[Method]] = {
     "fedsimsiam": FedSimSiam,
     "fedmoco": FedMoCo,
     "fedca": FedCA,
+    "raw": Raw,
 }
 """Methods by name, each a frozen dataclass whose fields are the hyperparameters; `fedmcc list methods`.
 

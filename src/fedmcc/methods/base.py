@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedmcc.errors import InputError
 from fedmcc.messages import Task, Update
+from fedmcc.methods.inputs import VIEW_PAIR, Overview, Sights
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics.state_dicts import State, copy_into, weighted_average
 
@@ -58,6 +59,8 @@ class Stage:
         Whether `represent` gets pairs of cached features instead of views.
     precision
         Autocast data type of a step; None: no autocast.
+    sees
+        What `represent` gets of each image, in order; by default two random views.
 
     Examples
     --------
@@ -86,18 +89,23 @@ class Stage:
     views_per_image: int = 0
     on_features: bool = False
     precision: torch.dtype | None = None
+    sees: Sights = VIEW_PAIR
 
-    def outputs(self, net: Any, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
-        """The outputs of `represent`, computed in the stage's precision and returned in float32."""
+    def __post_init__(self) -> None:
+        if self.views_per_image and self.sees != VIEW_PAIR:
+            raise ValueError(f"The stage {self.name} caches features of views: it must see (VIEW, VIEW).")
+
+    def outputs(self, net: Any, *seen: Tensor) -> tuple[Tensor, ...]:
+        """The outputs of `represent`, computed in the stage's precision; real numbers become float32."""
         if self.precision is None:
-            return self.represent(net, a, b)
-        with torch.autocast(a.device.type, self.precision):
-            outputs: Any = self.represent(net, a, b)
+            return self.represent(net, *seen)
+        with torch.autocast(seen[0].device.type, self.precision):
+            outputs: Any = self.represent(net, *seen)
         make = getattr(outputs, "_make", tuple)
-        return make([output.float() for output in outputs])
+        return make([output.float() if output.is_floating_point() else output for output in outputs])
 
-    def represent(self, net: Any, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
-        """Compute the outputs for two views of a batch.
+    def represent(self, net: Any, *seen: Any, **_: Any) -> tuple[Tensor, ...]:
+        """Compute the outputs for a batch; a method declares a parameter for each element of `sees`.
 
         A row must depend only on its own image (except through BatchNorm), because batches may be processed
         in chunks. Wrap computations without gradient, such as a target network's, in
@@ -106,9 +114,9 @@ class Stage:
         Parameters
         ----------
         net
-            The network that the method built.
-        a, b
-            Two views of each image, or pairs of cached features.
+            The network that the method built; `net.notes` has what the client stores about its images.
+        seen
+            A tensor for each element of `sees`: by default two views of each image, or two cached features.
 
         Returns
         -------
@@ -133,7 +141,17 @@ class Stage:
         raise NotImplementedError
 
     def after_step(self, net: Any, outputs: Any) -> None:
-        """Called after the optimiser's step, for example to update a target network."""
+        """Called after the optimiser's step, for example to update a target network or notes."""
+
+    def first_notes(self, net: Any, count: int) -> State:
+        """The notes of a client with `count` images at the start of the stage; `represent` must accept them.
+
+        Notes are tensors that stay at a client until the stage ends, such as a row for each image.
+        """
+        return {}
+
+    def prepare(self, net: Any, overview: Overview) -> None:
+        """Called before each epoch, in eval mode and without gradient, for example to compute notes."""
 
     def receive(self, net: Any, task: Task, memory: Memory) -> None:
         """Load a task into the client's network; by default, adopt the global weights."""

@@ -19,7 +19,7 @@ class ConvNet(nn.Module):
 
     def __init__(self, channels: int, size: int, width: int, norm: Norm) -> None:
         super().__init__()
-        self.features = MAX_WIDTH_FACTOR * width
+        self.features, self.shape = MAX_WIDTH_FACTOR * width, (channels, size, size)
         self.stages = nn.Sequential()
         inputs, outputs = channels, width
         while size > MAX_LAST_MAP_SIDE:
@@ -28,7 +28,17 @@ class ConvNet(nn.Module):
         self.stages.append(nn.Sequential(*_stage(inputs, self.features, size, norm, pool=False)))
 
     def forward(self, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n d"]:
-        features: Tensor = self.stages(images).flatten(start_dim=1)
+        return self.collapse(self.maps(images))
+
+    def maps(self, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c2 h2 w2"]:
+        """The feature maps before the convolution over the whole map."""
+        for stage in list(self.stages)[:-1]:
+            images = stage(images)
+        return images
+
+    def collapse(self, maps: Float[Tensor, "n c2 h2 w2"]) -> Float[Tensor, "n d"]:
+        """The features of these maps."""
+        features: Tensor = self.stages[-1](maps).flatten(start_dim=1)
         return features
 
 

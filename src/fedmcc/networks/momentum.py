@@ -74,6 +74,12 @@ class Network(nn.Module):
     online
         The branch that the optimiser updates and that is evaluated.
 
+    Attributes
+    ----------
+    notes
+        What the client that trains stores about its images in this stage. It is not part of `state_dict`, so
+        that it stays at the client.
+
     Examples
     --------
     >>> from fedmcc import ENCODERS, Branch, Network
@@ -85,6 +91,7 @@ class Network(nn.Module):
     def __init__(self, online: Branch) -> None:
         super().__init__()
         self.online = online
+        self.notes: dict[str, Tensor] = {}
 
 
 class MomentumPair(Network):

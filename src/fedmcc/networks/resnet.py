@@ -87,6 +87,8 @@ class Bottleneck(ResidualBlock):
 class ResNet(nn.Module):
     """A stem, four layers of residual blocks and average pooling over the map."""
 
+    shape: tuple[int, int, int]  # channels, height and width of the images
+
     def __init__(
         self, block: type[ResidualBlock], depths: tuple[int, ...], channels: int, stem: Stem, norm: Norm
     ) -> None:
@@ -107,11 +109,18 @@ class ResNet(nn.Module):
         self.features = inputs
 
     def forward(self, images: Maps) -> Float[Tensor, "n d"]:
-        maps = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        return self.collapse(self.maps(images))
+
+    def maps(self, images: Maps) -> BlockOutput:
+        """The feature maps of the last layer."""
+        maps: Tensor = self.maxpool(self.relu(self.bn1(self.conv1(images))))
         for number in range(1, len(WIDTHS) + 1):
             maps = self.get_submodule(f"layer{number}")(maps)
-        features: Tensor = maps.mean(dim=(2, 3))
-        return features
+        return maps
+
+    def collapse(self, maps: Maps) -> Float[Tensor, "n d"]:
+        """The mean of the maps over their positions."""
+        return maps.mean(dim=(2, 3))
 
 
 def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Conv2d:
@@ -132,6 +141,7 @@ class ResNetOptions:
     def build(self, channels: int, size: int) -> nn.Module:
         """Build the encoder for images with this number of channels."""
         encoder = ResNet(self.block, self.depths, channels, self.stem, self.norm)
+        encoder.shape = (channels, size, size)
         if self.weights is not None:
             load_encoder(encoder, self.weights)
         return encoder

@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 
 import torch
 from rich.table import Table
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedmcc.config import Config
 from fedmcc.methods.base import Stage
+from fedmcc.methods.inputs import Sight
 from fedmcc.networks.momentum import Network
 from fedmcc.reproduction.captions import count_images, dataset_facts
 from fedmcc.reproduction.cells import Cell, Request
@@ -66,7 +68,7 @@ class Estimator:
 
     def _count(self, net: Network, config: Config, channels: int) -> list[float]:
         """Operations per image of each stage; the number of clusters hardly changes them and is ignored."""
-        kinds = tuple(type(stage) for stage in stages(config))
+        kinds = tuple((type(stage), stage.sees) for stage in stages(config))
         key = (*kinds, config.encoder, config.views.size, channels)
         if key not in self._counted:
             shape = (channels, config.views.size or 0, config.views.size or 0)
@@ -79,10 +81,20 @@ def operations(net: Network, stage: Stage, shape: tuple[int, int, int]) -> float
     parameters = trainable(net, stage)
     if not parameters or not stage.epochs:
         return 0.0
-    pair = (torch.empty(COUNTED_BATCH, *shape, device="meta") for _ in range(2))
+    notes = stage.first_notes(net, COUNTED_BATCH)
+    net.notes = {name: value.to("meta") for name, value in notes.items()}
     with FlopCounterMode(display=False) as counter:
-        stage.loss(stage.represent(net, *pair)).backward()  # type: ignore[no-untyped-call]
+        stage.loss(stage.represent(net, *_seen(stage, shape))).backward()  # type: ignore[no-untyped-call]
     return float(counter.get_total_flops()) / COUNTED_BATCH
+
+
+def _seen(stage: Stage, shape: tuple[int, int, int]) -> list[Tensor]:
+    """What the stage sees of a batch: tensors that have shapes and no values."""
+    images = torch.empty(COUNTED_BATCH, *shape, device="meta")
+    rows = torch.empty(COUNTED_BATCH, dtype=torch.int64, device="meta")
+    partner_rows = rows[:, None].expand(-1, stage.sees.count(Sight.PARTNER))
+    numbers = {Sight.ROW: rows, Sight.PARTNER_ROW: partner_rows}
+    return [numbers.get(sight, images) for sight in stage.sees]
 
 
 def print_cost(request: Request, cells: Sequence[Cell]) -> None:

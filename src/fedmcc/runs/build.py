@@ -19,16 +19,17 @@ from fedmcc.federation.engines import Engine
 from fedmcc.federation.privacy import PrivateAggregator
 from fedmcc.federation.rounds import Policy
 from fedmcc.methods.base import Stage
+from fedmcc.networks.inference import device_of
 from fedmcc.networks.initialise import initialise
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics.randomness import derive, generator
 from fedmcc.runs.checkpoints import load_network, load_shapes
 from fedmcc.runs.directory import Run
 from fedmcc.runs.resolve import check, check_images, resolve, stages, without_first_weights
+from fedmcc.training.batches import BatchSource, LazyBatch
 from fedmcc.training.chunk_size import largest_chunk
 from fedmcc.training.chunked import CHUNKED_BATCHNORM, normalises_by_chunk
 from fedmcc.training.feature_cache import FeatureCache, bytes_of_view
-from fedmcc.training.loop import lazy_pairs
 from fedmcc.training.memory import memory_size
 from fedmcc.training.speed_probe import warn_of_slow_options
 from fedmcc.training.torch_setup import compile_encoders, find_device, set_up_torch
@@ -161,20 +162,27 @@ def _with_chunk(config: Config, make: Callable[[], Network], images: ImageSet) -
     if training.chunk != "auto" or training.memory_limit is None:
         return config
     net = make()  # measuring changes it
-    draw, device = generator(config.general.seed, "chunk"), next(net.parameters()).device
-    pair = next(lazy_pairs(images.images, config.views, training.batch_size, draw, device))
     limit = memory_size(training.memory_limit, "training.memory_limit")
     cache = min(training.cache_bytes, int(CACHED_SHARE * limit))
-    chunk = largest_chunk(
-        net, stages(config), pair, limit - min(cache, _cached_bytes(config, net, len(images)))
-    )
-    log.info("Training in chunks of %d images fits in %s.", chunk, training.memory_limit)
+    free = limit - min(cache, _cached_bytes(config, net, len(images)))
+    chunk = largest_chunk(net, stages(config), partial(first_batch, config, net, images.images), free)
+    if chunk is not None:
+        log.info("Training in chunks of %d images fits in %s.", chunk, training.memory_limit)
     return replace(config, training=replace(training, chunk=chunk, cache_limit=f"{cache}B"))
+
+
+def first_batch(config: Config, net: Network, images: Images, stage: Stage) -> LazyBatch:
+    """A batch that the stage sees, after the network got the first notes of a client with these images."""
+    device, draw = device_of(net), generator(config.general.seed, "chunk")
+    notes = stage.first_notes(net, len(images))
+    net.notes = {name: value.to(device) for name, value in notes.items()}
+    source = BatchSource(images, config.views, config.training.batch_size, device)
+    return next(source.epoch(stage.sees, net.notes, draw))
 
 
 def _cached_bytes(config: Config, net: Network, images: int) -> int:
     """Bytes of the features that the stages would cache for this number of images."""
-    views = max(stage.views_per_image for stage in stages(config))
+    views = max((stage.views_per_image for stage in stages(config)), default=0)
     return views * bytes_of_view(net.online.encoder) * images
 
 
@@ -201,7 +209,9 @@ def bare_network(config: Config, channels: int) -> Network:
     net = config.method.build(encoder, features, general.clusters)
     if net.online.cluster_projector is not None and config.clustering.stages():
         raise InputError("The method has a cluster head of its own: leave out the section [clustering].")
-    config.clustering.extend(net, features, general.clusters)
+    width = net.online.encoder.features  # of a code, if the method adds one to the encoder
+    assert isinstance(width, int)
+    config.clustering.extend(net, width, general.clusters)
     return net
 
 

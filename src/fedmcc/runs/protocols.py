@@ -11,13 +11,13 @@ import numpy as np
 
 from fedmcc.errors import InputError, unknown
 from fedmcc.evaluation.clustering import score
-from fedmcc.evaluation.features import device_of
 from fedmcc.evaluation.kmeans import Assigned, federated_kmeans, kmeans
 from fedmcc.evaluation.knn import WeightedKNN
 from fedmcc.evaluation.label_free import score_without_labels
 from fedmcc.evaluation.linear import Backbone, ClassifierTraining
 from fedmcc.evaluation.semi_supervised import SemiSupervised
 from fedmcc.evaluation.splits import EncodedImages, LabelledImages, hold_out_fifth, labelled
+from fedmcc.networks.inference import device_of
 from fedmcc.numerics.randomness import derive, generator
 from fedmcc.runs.build import Trained, reopen, share_out
 from fedmcc.runs.directory import Run

@@ -57,6 +57,10 @@ def count_classes(images: ImageSet) -> int:
 
 def check(config: Config) -> None:
     """Refuse stages and federations that cannot work, whatever the images."""
+    if not stages(config):
+        raise InputError(
+            "The run has no stage, the method only encodes images: set clustering.name, such as lloyd."
+        )
     for stage in stages(config):
         if stage.rounds < 1 or (stage.trained and stage.epochs < 1):
             section = "clustering" if stage in config.clustering.stages() else "method"

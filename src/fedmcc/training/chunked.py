@@ -32,12 +32,12 @@ CHUNKED_BATCHNORM = (
 
 
 @runtime_checkable
-class ViewPair(Protocol):
-    """Two views of a batch, computed on demand for any slice of its rows."""
+class Batch(Protocol):
+    """What a stage sees of a batch of images, computed on demand for any slice of its rows."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, rows: slice, /) -> tuple[Tensor, Tensor]: ...
+    def __getitem__(self, rows: slice, /) -> tuple[Tensor, ...]: ...
 
 
 class Result(NamedTuple):
@@ -47,27 +47,26 @@ class Result(NamedTuple):
     outputs: tuple[Tensor, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class StoredPair:
-    """Two views that are already computed."""
+class StoredBatch:
+    """What a stage sees of a batch of images, already computed."""
 
-    a: Tensor
-    b: Tensor
+    def __init__(self, *seen: Tensor) -> None:
+        self.seen = seen
 
     def __len__(self) -> int:
-        return len(self.a)
+        return len(self.seen[0])
 
-    def __getitem__(self, rows: slice, /) -> tuple[Tensor, Tensor]:
-        return self.a[rows], self.b[rows]
+    def __getitem__(self, rows: slice, /) -> tuple[Tensor, ...]:
+        return tuple(tensor[rows] for tensor in self.seen)
 
 
-def backward(net: nn.Module, stage: Stage, pair: ViewPair, chunk: int, closed_form: bool = True) -> Result:
+def backward(net: nn.Module, stage: Stage, batch: Batch, chunk: int, closed_form: bool = True) -> Result:
     """Add the gradient of the stage's loss to the parameters, with the graph of one chunk at a time.
 
     The gradient is exact except with BatchNorm in training mode, which normalises each chunk separately
     (D17).
     """
-    passes = _Passes(net, stage, pair, split(len(pair), chunk))
+    passes = _Passes(net, stage, batch, split(len(batch), chunk))
     _require_batch_statistics(net, passes.chunks)
     with RunningStatistics(net) as statistics:
         stored = passes.first(statistics)
@@ -91,13 +90,13 @@ class Chunks:
     chunk: int
     closed_form: bool = True
 
-    def __call__(self, net: nn.Module, stage: Stage, pair: ViewPair) -> Result:
+    def __call__(self, net: nn.Module, stage: Stage, batch: Batch) -> Result:
         """Call `backward` with smaller and smaller chunks until one fits."""
         device = next(net.parameters()).device
         state = GlobalRandomState.of(device)
         while True:
             try:
-                return backward(net, stage, pair, self.chunk, self.closed_form)
+                return backward(net, stage, batch, self.chunk, self.closed_form)
             except torch.OutOfMemoryError:
                 if self.chunk == 1:
                     raise
@@ -140,18 +139,18 @@ class _Stored:
 class _Passes:
     net: nn.Module
     stage: Stage
-    pair: ViewPair
+    batch: Batch
     chunks: list[slice]
 
     def first(self, statistics: RunningStatistics) -> _Stored:
         """Compute the outputs of every chunk, without a graph."""
-        stored = _Stored(len(self.pair))
+        stored = _Stored(len(self.batch))
         for rows in self.chunks:
             statistics.next_chunk()
             tape = Tape(next(self.net.parameters()).device)
             # Only the first chunk gets a graph, to find out which outputs need a gradient.
             with timed("forward"), tape.recording(), torch.set_grad_enabled(not stored.tapes):
-                part = self.stage.outputs(self.net, *self.pair[rows])
+                part = self.stage.outputs(self.net, *self.batch[rows])
             stored.add(part, rows, tape)
             del part  # frees the graph
         return stored
@@ -160,7 +159,7 @@ class _Passes:
         """Propagate the alphas of every chunk through the network, and restore the outputs they replaced."""
         for rows, tape in zip(self.chunks, stored.tapes, strict=True):
             with timed("forward"), tape.replay():
-                part = self.stage.outputs(self.net, *self.pair[rows])
+                part = self.stage.outputs(self.net, *self.batch[rows])
             pairs = zip(part, stored.outputs, used, strict=True)
             ends = [(output, alphas[rows]) for output, alphas, is_used in pairs if is_used]
             with timed("backward"):

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from fedmcc.data.base import Images
 from fedmcc.networks.fuse_batchnorm import fuse_batchnorm
+from fedmcc.networks.inference import device_of
 from fedmcc.numerics.randomness import generator
 from fedmcc.numerics.state_dicts import State, detached, equal_states
-from fedmcc.training.loop import shuffled_batches, to_device
+from fedmcc.training.batches import shuffled_batches, to_device
 from fedmcc.views import Views
 
 MAX_BATCH = 128  # images per forward pass; larger batches are not faster on a CPU
@@ -40,7 +41,7 @@ class FeatureSource:
         """Features of the views drawn for this client and stage."""
         draw, count = generator(self.key[0], "cache", *self.key[1:]), len(self.images)
         drawn = [self.views.draw(count, draw) for _ in range(self.per_image)]
-        device, batch = next(encoder.parameters()).device, min(batch, MAX_BATCH)
+        device, batch = device_of(encoder), min(batch, MAX_BATCH)
         features = torch.empty((count, self.per_image, _width(encoder)), device=device)
         with torch.no_grad():
             for start in range(0, count, batch):

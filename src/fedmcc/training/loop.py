@@ -1,27 +1,23 @@
-"""The only training loop, its batches and its options."""
+"""The only training loop and its options."""
 
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedmcc.data.base import Images
 from fedmcc.errors import InputError
 from fedmcc.methods.base import Stage
 from fedmcc.networks.momentum import Network
-from fedmcc.training.chunked import Chunks, Result, StoredPair, ViewPair
+from fedmcc.training.chunked import Batch, Chunks, Result, StoredBatch
 from fedmcc.training.memory import memory_size
 from fedmcc.training.timing import timed
 from fedmcc.training.torch_setup import Precision
-from fedmcc.views import Views
-from fedmcc.views.parameters import Parameters
 
 FUSED_ADAM_DEVICES = ("cpu", "cuda")  # devices on which torch has a fused Adam
+RMSPROP_DECAY = 0.9  # of the mean of squared gradients
 
 
 @dataclass(frozen=True)
@@ -31,7 +27,7 @@ class Training:
     batch_size: int = 128  # n
     learning_rate: float = 3e-4
     schedule: Literal["constant", "cosine"] = "constant"  # of the learning rate over the rounds of a stage
-    optimizer: Literal["adam", "sgd"] = "adam"
+    optimizer: Literal["adam", "sgd", "rmsprop"] = "adam"
     sgd_momentum: float = 0.9
     weight_decay: float = 0.0
     keep_optimizer: bool | None = None  # between rounds; None: only if the federation has one client (D14)
@@ -90,6 +86,8 @@ class Training:
                 parameters, rate, weight_decay=self.weight_decay, fused=fused, foreach=not fused
             )
         momentum, decay = self.sgd_momentum, self.weight_decay
+        if self.optimizer == "rmsprop":
+            return torch.optim.RMSprop(parameters, rate, RMSPROP_DECAY, weight_decay=decay, foreach=True)
         return torch.optim.SGD(parameters, rate, momentum=momentum, weight_decay=decay, foreach=True)
 
 
@@ -108,17 +106,17 @@ class DivergedError(ArithmeticError):
 def train(
     net: Network,
     stage: Stage,
-    pairs: Iterable[tuple[Tensor, Tensor] | ViewPair],
+    batches: Iterable[tuple[Tensor, ...] | Batch],
     optimizer: torch.optim.Optimizer,
     chunks: Chunks | None = None,
 ) -> Iterator[float]:
     """Do one optimiser step per batch, in chunks if `chunks` is given; yields the losses."""
-    for pair in pairs:
+    for batch in batches:
         optimizer.zero_grad()
         if chunks is None:
-            loss, outputs = _backward(net, stage, *(pair if isinstance(pair, tuple) else pair[:]))
+            loss, outputs = _backward(net, stage, batch if isinstance(batch, tuple) else batch[:])
         else:
-            loss, outputs = chunks(net, stage, StoredPair(*pair) if isinstance(pair, tuple) else pair)
+            loss, outputs = chunks(net, stage, StoredBatch(*batch) if isinstance(batch, tuple) else batch)
         with timed("optimiser"):
             optimizer.step()
         with timed("after step"):
@@ -129,66 +127,14 @@ def train(
         yield value
 
 
-def _backward(net: Network, stage: Stage, a: Tensor, b: Tensor) -> Result:
+def _backward(net: Network, stage: Stage, seen: tuple[Tensor, ...]) -> Result:
     with timed("forward"):
-        outputs = stage.outputs(net, a, b)
+        outputs = stage.outputs(net, *seen)
     with timed("loss"):
         loss = stage.loss(outputs)
     with timed("backward"):
         loss.backward()  # type: ignore[no-untyped-call]
     return Result(loss, outputs)
-
-
-@dataclass(frozen=True, eq=False)
-class LazyPair:
-    """A batch whose view parameters are drawn and whose views are computed on demand."""
-
-    images: Images
-    rows: NDArray[np.int64]
-    views: Views
-    parameters: tuple[Parameters, Parameters]
-    device: torch.device
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, rows: slice, /) -> tuple[Tensor, Tensor]:
-        with timed("views"):
-            images = to_device(self.images[self.rows[rows]], self.device)
-            a, b = (self.views.apply(images, parameters.take(rows)) for parameters in self.parameters)
-            return a, b
-
-
-def to_device(images: Images, device: torch.device) -> Tensor:
-    """The images as a tensor on the device; copies to CUDA are asynchronous."""
-    tensor = torch.from_numpy(
-        np.require(images, requirements=["C", "W"])
-    )  # memory-mapped images are read-only
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
-
-
-def lazy_pairs(
-    images: Images, views: Views, batch_size: int, generator: torch.Generator, device: torch.device
-) -> Iterator[LazyPair]:
-    """Batches of one epoch in random order, with views computed on demand; an incomplete batch is dropped."""
-    for rows in shuffled_batches(len(images), batch_size, generator):
-        with timed("views"):
-            parameters = views.draw(batch_size, generator), views.draw(batch_size, generator)
-        yield LazyPair(images, rows.numpy(), views, parameters, device)
-
-
-def shuffled_batches(count: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Row indices of the batches of one epoch in random order; an incomplete batch is dropped."""
-    order = torch.randperm(count, generator=generator)
-    for start in range(0, count - batch_size + 1, batch_size):
-        yield order[start : start + batch_size]
-
-
-def view_pairs(
-    images: Images, views: Views, batch_size: int, generator: torch.Generator, device: torch.device
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of one epoch in random order, as two computed views each; an incomplete batch is dropped."""
-    return (pair[:] for pair in lazy_pairs(images, views, batch_size, generator, device))
 
 
 def trainable(net: Network, stage: Stage) -> list[nn.Parameter]:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fedmcc.errors import InputError
+from fedmcc.networks.inference import device_of
 from fedmcc.networks.momentum import Branch, Network
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ def compile_encoders(net: Network, shape: tuple[int, int, int]) -> None:
 
 def _test_forward(encoder: nn.Module, shape: tuple[int, int, int]) -> None:
     """Run a forward pass in inference mode, which changes nothing."""
-    device, training = next(encoder.parameters()).device, encoder.training
+    device, training = device_of(encoder), encoder.training
     encoder.eval()
     try:
         with torch.no_grad():

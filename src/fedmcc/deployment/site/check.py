@@ -4,7 +4,6 @@ import resource
 import sys
 import time
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -18,10 +17,9 @@ from fedmcc.deployment.site.worker import site_files
 from fedmcc.errors import InputError
 from fedmcc.federation.engines.embedded import EmbeddedOptions
 from fedmcc.methods.base import Stage
-from fedmcc.numerics.randomness import generator
 from fedmcc.numerics.state_dicts import select
 from fedmcc.runs import build
-from fedmcc.training.loop import lazy_pairs, train, trainable
+from fedmcc.training.loop import train, trainable
 
 DEFAULT_CLUSTERS = 10  # if the recipe does not set them: they hardly change time and memory
 TIMED_STEPS = 3  # the first one loads code and is not timed
@@ -90,19 +88,19 @@ def _with_possible_clusters(general: config.General, images: int) -> config.Gene
 
 
 def _cost(experiment: build.Experiment, stage: Stage) -> StageCost:
-    net, settings = experiment.net, experiment.config
-    images, training = experiment.images.images, settings.training
-    device, batch = next(net.parameters()).device, training.batch_size
-    draw = generator(settings.general.seed, "survey", stage.name)
-    epochs = (lazy_pairs(images, settings.views, batch, draw, device) for _ in range(TIMED_STEPS))
-    pairs = islice((pair for epoch in epochs for pair in epoch), TIMED_STEPS)
-    steps = train(net, stage, pairs, training.build_optimizer(trainable(net, stage)), training.chunks(batch))
+    net, images = experiment.net, experiment.images.images
+    training = experiment.config.training
+    batches = [build.first_batch(experiment.config, net, images, stage)] * TIMED_STEPS
+    optimizer, chunks = training.build_optimizer(trainable(net, stage)), training.chunks(training.batch_size)
+    steps = train(net, stage, batches, optimizer, chunks)
     next(steps)
     started = time.perf_counter()
     timed = sum(1 for _ in steps)
     seconds = (time.perf_counter() - started) / timed
     sent = sum(value.nbytes for value in select(net.state_dict(), stage.shared).values())
-    return StageCost(stage.name, START_SECONDS + seconds * stage.epochs * (len(images) // batch), sent)
+    return StageCost(
+        stage.name, START_SECONDS + seconds * stage.epochs * (len(images) // training.batch_size), sent
+    )
 
 
 def _file_sizes(root: Path, images: ImageSet) -> FileSizes:
