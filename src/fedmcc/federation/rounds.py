@@ -1,8 +1,9 @@
 """The only round loop. Centralized training is a federation of one client."""
 
+import logging
 import math
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -11,13 +12,16 @@ import numpy as np
 from fedmcc.errors import InputError
 from fedmcc.federation.engines.base import Engine, Outcome
 from fedmcc.federation.privacy import PrivateAggregator, draw_secretly
-from fedmcc.federation.update_checks import Refused, checker_for
+from fedmcc.federation.traffic import Traffic, add_traffic
+from fedmcc.federation.update_checks import MAX_SAMPLES, Limits, Refused, checker_for, value_error
 from fedmcc.messages import StateLost, Task, Unsent, Update, pack, unpack
 from fedmcc.methods.base import Stage
 from fedmcc.numerics.randomness import derive
 from fedmcc.numerics.state_dicts import State, select
 from fedmcc.training.loop import Step
 from fedmcc.training.timing import timed
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,13 +33,14 @@ class Federation:
     only: int | None = None  # train this client only: the paper's single-client baseline
     minimum: int = 1  # accepted updates that a round needs
     attempts: int = 3  # at a round before it fails, each with newly drawn clients
-    norm_limit: float = 10.0  # refuse updates beyond this multiple of the median distance; inf: none
+    norm_limit: float = 10.0  # refuse updates beyond this multiple of the median or of the model; inf: none
+    max_samples: int | None = None  # refuse clients that report more images; None: no limit below 10^9
     half: bool = False  # send weights in half precision
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
             raise InputError(f"federation.fraction is {self.fraction}: give a number above 0, up to 1.")
-        for name in ("count", "minimum", "attempts"):
+        for name in ("count", "minimum", "attempts", "max_samples"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise InputError(f"federation.{name} is {value}: give 1 or more.")
         if not self.norm_limit > 1:  # also true for nan
@@ -66,9 +71,10 @@ class Policy:
     aggregator: PrivateAggregator = field(default_factory=PrivateAggregator)
 
     @property
-    def norm_limit(self) -> float:
-        """The norm limit; infinite if updates are clipped, because its median would depend on all clients."""
-        return self.federation.norm_limit if self.aggregator.privacy.clip is None else math.inf
+    def limits(self) -> Limits:
+        """The limits of updates; clipped ones have no norm limit, since its median depends on all clients."""
+        norm = self.federation.norm_limit if self.aggregator.privacy.clip is None else math.inf
+        return Limits(norm, self.federation.max_samples or MAX_SAMPLES)
 
     def draw(self, clients: Sequence[int], *place: int | str) -> list[int]:
         """The participants at a place such as (stage, round, attempt), sorted.
@@ -99,13 +105,6 @@ class Progress:
     holders: Holders = field(default_factory=dict)  # of the stage's frozen parts
 
 
-class Traffic(NamedTuple):
-    """Bytes sent to a client and received from it."""
-
-    down: int
-    up: int
-
-
 @dataclass(frozen=True, eq=False)
 class Round:
     """The result of a round; traffic, refused and dropped include all its attempts."""
@@ -131,7 +130,7 @@ class Round:
 
 
 class RoundFailedError(ArithmeticError):
-    """A round had too few accepted updates in every attempt."""
+    """Every attempt at a round had too few accepted updates, or no model could be computed from them."""
 
 
 def rounds(
@@ -152,7 +151,8 @@ class _Attempt(NamedTuple):
     updates: tuple[Update, ...]
     refused: tuple[Refused, ...]
     dropped: tuple[int, ...]
-    state_lost: frozenset[int]
+    holders: Holders
+    result: Progress | Exception | None  # None: too few updates; an error: they cannot be combined
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,22 +167,19 @@ class _Server:
         started, options = time.perf_counter(), self.policy.federation
         attempts: list[_Attempt] = []
         traffic: dict[int, Traffic] = {}
-        while not attempts or len(attempts[-1].updates) < options.minimum:
+        while not attempts or not isinstance(attempts[-1].result, Progress):
             if len(attempts) == options.attempts:
-                raise RoundFailedError(_failure(progress, attempts, options.minimum))
+                raise _failure(progress, attempts, options.minimum)
             drawn = self.policy.draw(self.clients, self.stage.name, progress.round + 1, len(attempts) + 1)
             attempts.append((yield from self._attempt(progress, drawn, traffic)))
-            progress = replace(progress, holders=_without(progress.holders, attempts[-1].state_lost))
-        updates = attempts[-1].updates
-        with timed("averaging"):
-            next_progress = _advance(self.stage, progress, updates, self.policy)
+            progress = replace(progress, holders=attempts[-1].holders)
         return Round(
-            progress=next_progress,
-            updates=updates,
+            progress=attempts[-1].result,
+            updates=attempts[-1].updates,
             refused=tuple(refused for attempt in attempts for refused in attempt.refused),
             dropped=tuple(client for attempt in attempts for client in attempt.dropped),
             attempt=len(attempts),
-            loss=_mean_loss(updates),
+            loss=_mean_loss(attempts[-1].updates),
             traffic=traffic,
             seconds=time.perf_counter() - started,
         )
@@ -197,18 +194,35 @@ class _Server:
         answers = [event for event in events if isinstance(event, Update)]
         unreadable = [event for event in events if isinstance(event, Refused)]
         unsent = {event.client for event in events if isinstance(event, Unsent)}
-        _add_traffic(traffic, [task for task in tasks if task.client not in unsent], answers)
+        add_traffic(traffic, [task for task in tasks if task.client not in unsent], answers)
         with timed("admission"):
-            accepted, refused = checker_for(self.stage, tasks, self.policy.norm_limit).check(answers)
-        enough = len(accepted) >= options.minimum
-        self.engine.commit([update.client for update in accepted] if enough else [])
+            checker = checker_for(self.stage, tasks, self.policy.limits, self.engine.samples)
+            accepted, refused = checker.check(answers)
+        updates = tuple(update.unpacked() for update in accepted) if options.half else accepted
+        holders = _without(
+            progress.holders, {event.client for event in events if isinstance(event, StateLost)}
+        )
+        result = self._advance(replace(progress, holders=holders), updates)
+        self.engine.commit([update.client for update in updates] if isinstance(result, Progress) else [])
         answered = {update.client for update in answers} | {refused.client for refused in unreadable}
         return _Attempt(
-            updates=tuple(update.unpacked() for update in accepted) if options.half else accepted,
+            updates=updates,
             refused=tuple(sorted({*refused, *unreadable})),
             dropped=tuple(client for client in clients if client not in answered),
-            state_lost=frozenset(event.client for event in events if isinstance(event, StateLost)),
+            holders=holders,
+            result=result,
         )
+
+    def _advance(self, progress: Progress, updates: Sequence[Update]) -> Progress | Exception | None:
+        """The progress after the server's step; an error, if values of the updates make it fail."""
+        if len(updates) < self.policy.federation.minimum:
+            return None
+        try:
+            with timed("averaging"):
+                return _advance(self.stage, progress, updates, self.policy)
+        except Exception as error:  # whatever clients send, the attempt fails with a sentence
+            log.debug("The updates cannot be combined.", exc_info=True)
+            return error
 
     def _tasks(self, progress: Progress, clients: Sequence[int]) -> list[Task]:
         half, stage = self.policy.federation.half, self.stage
@@ -234,29 +248,25 @@ class _Server:
         return events
 
 
-def _add_traffic(traffic: dict[int, Traffic], tasks: Sequence[Task], answers: Sequence[Update]) -> None:
-    none = Traffic(0, 0)
-    for task in tasks:
-        down, up = traffic.get(task.client, none)
-        traffic[task.client] = Traffic(down + task.bytes, up)
-    for update in answers:
-        down, up = traffic.get(update.client, none)
-        traffic[update.client] = Traffic(down, up + update.bytes)
-
-
-def _failure(progress: Progress, attempts: Sequence[_Attempt], minimum: int) -> str:
+def _failure(progress: Progress, attempts: Sequence[_Attempt], minimum: int) -> RoundFailedError:
     last = attempts[-1]
+    failed = f"Round {progress.round + 1} of the stage {progress.stage} failed {len(attempts)} times"
+    if isinstance(last.result, Exception):
+        kind = type(last.result).__name__
+        return RoundFailedError(f"{failed}: the updates cannot be combined ({kind}: {last.result}).")
     reasons = [f"client {client}: {reason[:1].lower()}{reason[1:-1]}" for client, reason in last.refused]
     reasons += [f"client {client} did not answer" for client in last.dropped]
-    return (
-        f"Round {progress.round + 1} of the stage {progress.stage} failed {len(attempts)} times: "
-        f"{len(last.updates)} updates were accepted, {minimum} needed ({'; '.join(reasons[:3])})."
+    return RoundFailedError(
+        f"{failed}: {len(last.updates)} updates were accepted, {minimum} needed ({'; '.join(reasons[:3])})."
     )
 
 
 def _advance(stage: Stage, progress: Progress, updates: Sequence[Update], policy: Policy) -> Progress:
     sent = unpack(pack(progress.model)) if policy.federation.half else progress.model
     combined = policy.aggregator.combine(stage, updates, sent, progress.round + 1)
+    next_sent = pack(combined.weights) if policy.federation.half else combined.weights
+    if reason := value_error(next_sent) or value_error(combined.extras):
+        raise ArithmeticError(f"the new {reason.removeprefix('Its ').removesuffix('.')}")
     return replace(
         progress,
         model={**progress.model, **combined.weights},
@@ -277,11 +287,12 @@ def _new_holders(stage: Stage, progress: Progress, weights: State, updates: Sequ
     }
 
 
-def _without(holders: Holders, clients: frozenset[int]) -> Holders:
-    return {part: holding - clients for part, holding in holders.items()}
+def _without(holders: Holders, clients: Collection[int]) -> Holders:
+    return {part: holding.difference(clients) for part, holding in holders.items()}
 
 
 def _mean_loss(updates: Sequence[Update]) -> float | None:
+    """The mean over images; the checks bound losses and numbers of images, so that no sum overflows."""
     losses = [(update.loss, update.samples) for update in updates if update.loss is not None]
     samples = sum(count for _, count in losses)
     return sum(loss * count for loss, count in losses) / samples if samples else None

@@ -12,6 +12,7 @@ from fedmcc.losses import spectral_contrast
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Aggregate, Memory, Parts, Stage, extras_mismatch
 from fedmcc.networks.momentum import Branch, MomentumPair
+from fedmcc.numerics.matrices import is_positive_semidefinite
 from fedmcc.numerics.state_dicts import State, copy_into
 
 
@@ -100,9 +101,8 @@ class CrossClientContrast(Stage):
         if mismatch := extras_mismatch(update.extras, {"moment": (torch.float32, (self.projections,) * 2)}):
             return mismatch
         moment = update.extras["moment"]
-        if moment.trace() > 1.01 or (moment.abs() > 1.01).any():
-            return "Its second moment is not that of unit vectors."
-        return ""
+        valid = moment.trace() <= 1.01 and is_positive_semidefinite(moment, 1e-3)
+        return "" if valid else "Its second moment is not that of unit vectors."
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Average the weights; the mean moment is sent with the next tasks."""

@@ -16,10 +16,12 @@ from fedmcc.methods.base import Aggregate, Parts, Stage, extras_mismatch, requir
 from fedmcc.networks.momentum import Network, set_cluster_projector
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics import kmeans
+from fedmcc.numerics.matrices import is_positive_semidefinite
 from fedmcc.numerics.state_dicts import State
 
 HEAD = "online.cluster_projector"
 MIN_RELATIVE_VARIANCE = 1e-6  # of the largest variance, so that whitening does not amplify a constant axis
+MIN_VARIANCE = 1e-12  # so that whitening constant features gives finite numbers
 LOCAL_RESTARTS = 3  # of a client's k-means; with many centroids, few restarts suffice
 
 
@@ -89,10 +91,14 @@ class Whitening(Stage):
             update.extras, {name: (torch.float64, shape) for name, shape in shapes.items()}
         ):
             return mismatch
-        count, trace = float(update.extras["count"]), float(update.extras["second"].trace())
-        if count != update.samples or trace > 1.01 * count:  # the trace is the sum of squared lengths
-            return "Its moments are not those of one unit vector per image."
-        return ""
+        first, second, count = (update.extras[key] for key in ("first", "second", "count"))
+        valid = (
+            float(count) == update.samples
+            and float(second.trace()) <= 1.01 * update.samples  # the sum of squared lengths
+            and float(first.abs().max()) <= 1.01 * update.samples
+            and is_positive_semidefinite(second / count - torch.outer(first / count, first / count), 1e-5)
+        )
+        return "" if valid else "Its moments are not those of one unit vector per image."
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """The principal axes of the covariance, scaled to variance 1."""
@@ -103,7 +109,8 @@ class Whitening(Stage):
         mean = first / count
         variance, directions = torch.linalg.eigh(second / count - torch.outer(mean, mean))
         largest = variance.argsort(descending=True)[:axes_count]
-        scale = variance[largest].clamp_min(MIN_RELATIVE_VARIANCE * float(variance.max())).rsqrt()
+        smallest = max(MIN_VARIANCE, MIN_RELATIVE_VARIANCE * float(variance.max()))
+        scale = variance[largest].clamp_min(smallest).rsqrt()
         axes = (directions[:, largest] * scale).T.float().contiguous()
         return Aggregate({f"{HEAD}.whitening.mean": mean.float(), f"{HEAD}.whitening.axes": axes}, {})
 
@@ -134,14 +141,19 @@ class Centroids(Stage):
         return {"centroids": torch.from_numpy(centroids).float(), "sizes": torch.from_numpy(sizes)}
 
     def extras_error(self, update: Update) -> str:
-        """Check that the centroids lie in the unit ball and their sizes sum to the number of images."""
-        axes = update.weights[f"{HEAD}.vectors.weight"].shape[1]
+        """Check that there are no more centroids than asked for, in the unit ball, and check their sizes."""
+        prototypes, axes = update.weights[f"{HEAD}.vectors.weight"].shape
         expected = {"centroids": (torch.float32, (None, axes)), "sizes": (torch.int64, (None,))}
         if mismatch := extras_mismatch(update.extras, expected):
             return mismatch
         centroids, sizes = update.extras["centroids"], update.extras["sizes"]
-        if len(centroids) != len(sizes) or (sizes < 0).any() or int(sizes.sum()) != update.samples:
+        most = min(int(self.method.excess * prototypes), update.samples)
+        if len(centroids) > most:
+            return f"It has {len(centroids)} centroids; at most {most} are allowed."
+        if len(centroids) != len(sizes) or (sizes > update.samples).any() or sizes.sum() != update.samples:
             return "The sizes of its centroids do not sum to its number of images."
+        if len(sizes) > 1 and int(sizes.min()) < self.method.smallest:
+            return f"Its centroids represent fewer images than {self.method.smallest}, the smallest number."
         return "Its centroids lie outside the unit sphere." if (centroids.norm(dim=1) > 1.01).any() else ""
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:

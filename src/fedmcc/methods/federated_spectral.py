@@ -11,6 +11,7 @@ from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Parts, Stage, extras_mismatch, require_positive
 from fedmcc.methods.federated_kmeans import HEAD, FederatedKMeans, add_up, encode
 from fedmcc.networks.prototypes import Prototypes
+from fedmcc.numerics.matrices import is_positive_semidefinite
 from fedmcc.numerics.normalized_cut import cut
 from fedmcc.numerics.state_dicts import State
 
@@ -73,11 +74,13 @@ class Merging(Stage):
         count = len(update.weights[f"{HEAD}.groups"])
         if mismatch := extras_mismatch(update.extras, {"affinity": (torch.float64, (count, count))}):
             return mismatch
-        affinity = update.extras["affinity"]
-        off = abs(float(affinity.sum()) - update.samples) > 1e-2 * update.samples
-        if off or (affinity < 0).any() or not torch.allclose(affinity, affinity.T):
-            return "Its affinities are not those of one soft assignment per image."
-        return ""
+        affinity = update.extras["affinity"] / update.samples
+        valid = (
+            bool((affinity >= 0).all())
+            and abs(float(affinity.sum()) - 1) <= 1e-2
+            and is_positive_semidefinite(affinity, 1e-5)
+        )
+        return "" if valid else "Its affinities are not those of one soft assignment per image."
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Group the prototypes by the normalised cut of the summed affinities."""

@@ -3,6 +3,7 @@
 The stages are named "polish" and "choice" in configurations and run directories.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -129,7 +130,11 @@ class ModelSelection(Stage):
         if mismatch := extras_mismatch(update.extras, expected):
             return mismatch
         sizes, entropy = update.extras["sizes"], update.extras["doubt"]
-        valid = (sizes >= 0).all() and (entropy >= 0).all() and ((sizes.sum(dim=1) - 1).abs() < 1e-2).all()
+        valid = (
+            (sizes >= 0).all()
+            and ((sizes.sum(dim=1) - 1).abs() < 1e-2).all()
+            and ((entropy >= 0) & (entropy <= math.log(clusters) + 1e-2)).all()
+        )
         return "" if valid else "Its cluster sizes are not means of soft assignments."
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:

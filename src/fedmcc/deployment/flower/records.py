@@ -5,8 +5,10 @@ network has many small tensors. The header is sent as a fact, so that `bytes` of
 arrays. Records from a site are checked; `UnreadableError` names the fault.
 """
 
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -14,21 +16,37 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from safetensors import SafetensorError
 
 from fedmcc.deployment.messages import Greeting, Hello, SiteTask
+from fedmcc.federation.update_checks import MAX_SAMPLES
 from fedmcc.messages import StageRound, Task, Update
 from fedmcc.numerics.state_dicts import State
 from fedmcc.storage.safetensor_files import DTYPE_NAMES, encoded_chunks, from_bytes
+
+log = logging.getLogger(__name__)
 
 FACTS, WEIGHTS, EXTRAS = "facts", "weights", "extras"
 RECORD_NAMES = frozenset({FACTS, WEIGHTS, EXTRAS})  # a message with other records is refused
 NUMBERS = "numbers"
 ENCODING = "fedmcc.numbers"  # of arrays: the content of a safetensors file after its header
 MAX_TEXT = 200  # characters of a text from a site; the rest is cut off
+HELLO_LIMITS = {"samples": MAX_SAMPLES, "channels": 1024, "size": 2**14}  # a network is built for them
 
 Value = TypeVar("Value")
 
 
 class UnreadableError(Exception):
     """Records cannot be read; the message names the fault."""
+
+
+@contextmanager
+def _guard() -> Iterator[None]:
+    """Make every error that a message of a site causes an `UnreadableError`."""
+    try:
+        yield
+    except UnreadableError:
+        raise
+    except Exception as error:
+        log.debug("A message cannot be read.", exc_info=True)
+        raise UnreadableError(f"The message is malformed ({type(error).__name__}).") from None
 
 
 class PackedState(NamedTuple):
@@ -104,6 +122,7 @@ def pack_reply(reply: Reply) -> RecordDict:
     return _records(facts, update.weights, update.extras, {})
 
 
+@_guard()
 def unpack_reply(records: RecordDict, client: int) -> Reply | Failure:
     """Convert records of `pack_reply` or `pack_failure` back to the answer of this client."""
     facts = _facts(records)
@@ -132,17 +151,22 @@ def pack_hello(hello: Hello) -> RecordDict:
     return RecordDict({FACTS: ConfigRecord(hello._asdict())})
 
 
+@_guard()
 def unpack_hello(records: RecordDict) -> Hello | Failure:
     """Convert records of `pack_hello` or `pack_failure` back, and check the values."""
     facts = _facts(records)
     if "failure" in facts:
         return Failure(_text(facts, "failure"))
     hello = Hello(**{key: _get(facts, key, expected) for key, expected in Hello.__annotations__.items()})
-    for key, text in (("name", hello.name), ("version", hello.version)):
+    for key in ("name", "version", "fingerprint"):
+        text = getattr(hello, key)
         if not text or len(text) > MAX_TEXT or not text.isprintable():
             raise UnreadableError(f"Invalid {key}: it is empty, too long or not printable.")
     if min(hello.samples, hello.channels, hello.size) < 1:
         raise UnreadableError("The site has no images.")
+    for key, most in HELLO_LIMITS.items():
+        if (value := getattr(hello, key)) > most:
+            raise UnreadableError(f"Invalid {key}: {value} is above the limit of {most}.")
     return hello
 
 

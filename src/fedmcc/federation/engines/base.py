@@ -36,6 +36,10 @@ class Engine:
         """Number of images that a client trains on in an epoch."""
         raise NotImplementedError
 
+    def samples(self, client: int) -> int | None:
+        """Number of a client's images, with which its updates are compared; None: unknown."""
+        return None
+
     def begin(self, folder: Path, files: Mapping[int, Path], last: Mapping[int, StageRound]) -> None:
         """Start from a run's saved client states and the last accepted round of each client.
 
@@ -89,6 +93,10 @@ class Simulation(Engine):
     def images_per_epoch(self, client: int) -> int:
         """Number of images that a client trains on in an epoch."""
         return self.clients[client].images_per_epoch
+
+    def samples(self, client: int) -> int:
+        """Number of a client's images."""
+        return len(self.clients[client].images)
 
     def begin(self, folder: Path, files: Mapping[int, Path], last: Mapping[int, StageRound]) -> None:
         """Start from the client states in these files."""
