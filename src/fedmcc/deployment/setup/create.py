@@ -136,5 +136,5 @@ def _write_site_folder(operator: OperatorFolder, spec: FederationSpec, name: str
     write_atomically(site.authority_certificate, operator.authority_certificate.read_bytes())
     write_atomically(site.config_file, tomli_w.dumps({"name": name, "server": spec.address}))
     write_atomically(site.path / "README", README.format(name=name, address=spec.address))
-    write_atomically(site.path / "fedmcc-site.service", site_unit(name))
+    write_atomically(site.path / "fedmcc-site.service", site_unit(name, spec.host))
     write_atomically(public, key.public)  # last: the server accepts the site once this file exists

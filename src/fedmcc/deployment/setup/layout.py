@@ -36,7 +36,7 @@ class FederationSpec:
                 )
         if not self.sites or len(set(self.sites)) < len(self.sites):
             raise InputError("Name every site once, such as --sites north,south.")
-        if not _is_address(self.host) and not HOST_NAME.fullmatch(self.host):
+        if not is_address(self.host) and not HOST_NAME.fullmatch(self.host):
             raise InputError(
                 f"Invalid host '{self.host}': give a name such as fed.example.org, or an IP address."
             )
@@ -223,7 +223,8 @@ def _is_port(number: int) -> bool:
     return 1 <= number <= 65535
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address and not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
