@@ -42,6 +42,8 @@ def watch(events: Iterable[Step | Scored | Finished], plan: Plan) -> dict[str, A
             if isinstance(event, Step):
                 display.step(event)
             elif isinstance(event, Scored):
+                for sentence in absent_sites(event.row):
+                    say(sentence)
                 display.round(event)
             else:
                 return event.scores
@@ -164,6 +166,17 @@ def row_summary(row: Row) -> str:
         scores["confidence"] = "confidence"
     parts += [f"{name} {row[key]:.3f}".replace(" 0.", " .") for key, name in scores.items() if key in row]
     return " ".join(parts + _clients(row))
+
+
+def absent_sites(row: Row) -> list[str]:
+    """A sentence for each site that dropped out of a round or whose update was refused, with the reason."""
+    names, place = row.get("sites", {}), f"{row['stage']}, round {row['round']}"
+    dropped = [(int(client), "dropped out of", reason) for client, reason in row.get("reasons", {}).items()]
+    refused = [(one["client"], "was refused in", one["reason"]) for one in row.get("refused", ()) if names]
+    return [
+        f"Site {names[str(client)]} {verb} {place}: {reason[:1].lower()}{reason[1:]}"
+        for client, verb, reason in sorted(dropped + refused)
+    ]
 
 
 def _clients(row: Row) -> list[str]:

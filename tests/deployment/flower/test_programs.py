@@ -1,7 +1,8 @@
 """Flower's command line, replaced by a script."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -36,3 +37,16 @@ def test_whatever_flower_answers_the_error_names_the_command(
 def test_nodes_are_those_that_flower_lists(flwr: Callable[[str], None], tmp_path: Path) -> None:
     flwr("""echo '{"success": true, "nodes": [{"node-id": "7"}]}'""")
     assert CommandLine(tmp_path).nodes() == [{"node-id": "7"}]
+
+
+def test_all_keys_are_registered_by_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def run(argv: Sequence[str], **options: object) -> CompletedProcess[str]:
+        calls.append(argv)
+        return CompletedProcess(argv, 0, '{"success": true, "node-ids": [7, 18446744073709551615]}', "")
+
+    monkeypatch.setattr("fedmcc.deployment.flower.programs.subprocess.run", run)
+    keys = [tmp_path / "north.pub", tmp_path / "south.pub"]
+    assert CommandLine(tmp_path).register(keys) == [7, 2**64 - 1]
+    assert [argv[-2:] for argv in calls] == [tuple(map(str, keys))]

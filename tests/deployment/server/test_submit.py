@@ -11,6 +11,7 @@ from fedmcc.deployment.setup.layout import OperatorFolder
 from fedmcc.errors import InputError
 from fedmcc.runs.directory import Run
 from fedmcc.runs.experiment import Finished, Scored
+from fedmcc.terminal.progress import watch
 
 ROUNDS = {"joint": 2}
 
@@ -69,6 +70,23 @@ def test_following_shows_new_rounds_only_and_ends_with_the_scores(
     shown = [event for event in events if isinstance(event, Scored | Finished)]
     assert [event.row["round"] for event in shown if isinstance(event, Scored)] == [2]
     assert shown[-1] == Finished({"images": 0})
+
+
+def test_sites_that_drop_out_are_on_screen_after_their_round(
+    server: RunningServer, tmp_path: Path, write_run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", 1)
+    row = {"stage": "joint", "round": 2, "loss": 0.5, "sites": {"0": "north", "1": "south"}, "seconds": 1.0}
+    row |= {
+        "reasons": {"1": "its connection was lost."},
+        "refused": [{"client": 0, "reason": "It is stale."}],
+    }
+    run.log(row)
+    run.write_json("scores.json", {"images": 0})
+    watch(follow(server, run, "7", ROUNDS), plan(run, ROUNDS))
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "Site north was refused in joint, round 2: it is stale." in shown
+    assert "Site south dropped out of joint, round 2: its connection was lost." in shown
 
 
 def test_a_round_that_was_not_committed_is_shown_again(

@@ -37,9 +37,10 @@ class CommandLine:
         table = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
         write_atomically(self.home / "config.toml", tomli_w.dumps(table))
 
-    def register(self, public_key: Path) -> int:
-        """Register the public key of a site; returns Flower's node id for the site."""
-        return int(self._call("supernode", "register", public_key, CONNECTION)["node-id"])
+    def register(self, public_keys: Sequence[Path]) -> list[int]:
+        """Register the public keys of sites; returns Flower's node id of each."""
+        argv = (sys.executable, "-m", "fedmcc.deployment.flower.register", *map(str, public_keys))
+        return list(map(int, self._run(argv, "registration of keys")["node-ids"]))
 
     def nodes(self) -> list[dict[str, Any]]:
         """The registered sites with their state."""
@@ -57,13 +58,17 @@ class CommandLine:
         """The command that prints the log of a run until the run ends."""
         return (find_program("flwr"), "log", run, CONNECTION, "--stream")
 
-    def _call(self, *arguments: object) -> dict[str, Any]:
-        argv = [find_program("flwr"), *map(str, arguments), "--format", "json"]
+    def _call(self, command: str, *arguments: object) -> dict[str, Any]:
+        argv = (find_program("flwr"), command, *map(str, arguments), "--format", "json")
+        return self._run(argv, f"flwr {command}")
+
+    def _run(self, argv: Sequence[str], name: str) -> dict[str, Any]:
+        """The JSON that a program prints; raises FlowerError if it reports a failure or nothing readable."""
         env, timeout = environment(self.home), COMMAND_SECONDS
         try:
             done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout, check=False)
         except subprocess.TimeoutExpired:
-            raise FlowerError(f"`flwr {arguments[0]}` did not end within {timeout:g} seconds") from None
+            raise FlowerError(f"`{name}` did not end within {timeout:g} seconds") from None
         try:
             answer = json.loads(done.stdout)
         except json.JSONDecodeError:
@@ -72,7 +77,7 @@ class CommandLine:
             answer = {"error-message": (done.stderr or done.stdout).strip()[-300:]}
         if done.returncode or not answer.get("success"):
             reason = answer.get("error-message", "no reason given")
-            raise FlowerError(f"`flwr {arguments[0]}` failed: {reason}")
+            raise FlowerError(f"`{name}` failed: {reason}")
         return answer
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,6 @@ from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import write_atomically
 
 START_SECONDS = 120.0  # in which a program must accept connections
-REGISTRATIONS = 4  # keys that are registered at the same time
 
 
 class RunningServer(NamedTuple):
@@ -95,9 +93,8 @@ def _start_superlink(operator: OperatorFolder, port: int, stack: ExitStack) -> p
 
 
 def _register(operator: OperatorFolder, spec: FederationSpec, flower: programs.CommandLine) -> dict[str, int]:
-    with ThreadPoolExecutor(REGISTRATIONS) as pool:
-        nodes = pool.map(flower.register, map(operator.public_key, spec.sites))
-        return dict(zip(spec.sites, nodes, strict=True))
+    nodes = flower.register([operator.public_key(site) for site in spec.sites])
+    return dict(zip(spec.sites, nodes, strict=True))
 
 
 def _start_nginx(operator: OperatorFolder, spec: FederationSpec, program: str, stack: ExitStack) -> None:
