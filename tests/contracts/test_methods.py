@@ -56,7 +56,13 @@ def test_no_two_stages_of_a_run_share_a_name(cases, method, clustering):
 
 def test_stages_that_are_off_by_default_are_tested(cases):
     assert {"polish", "choice"} <= set(_stage_names(cases, "fedmcc-plus"))
-    assert {case.name for case in cases if case.registry == "clustering"} == {"mcc", "kmeans", "spectral"}
+    assert {case.name for case in cases if case.registry == "clustering"} == {
+        "mcc",
+        "kmeans",
+        "spectral",
+        "lloyd",
+        "landmarks",
+    }
 
 
 def test_declared_parts_exist_and_what_is_frozen_is_not_trained(case):

@@ -75,6 +75,21 @@ def test_a_run_killed_at_three_random_moments_is_bit_identical_to_an_uninterrupt
     assert outcome(run) == uninterrupted
 
 
+def test_a_run_killed_in_a_stage_with_notes_is_bit_identical_to_an_uninterrupted_one(
+    tiny: str, tmp_path: Path, started: Start
+) -> None:
+    text = tiny.replace('name = "mcc"', 'name = "idfd"').replace("hidden = 16\n", "")
+    experiment.run(config.parse(tomllib.loads(text)), tmp_path / "straight")
+    recipe, run = tmp_path / "idfd.toml", tmp_path / "killed"
+    recipe.write_text(text)
+    process = started("run", recipe, "--out", run)
+    wait_for_rows(process, run, 3)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    finish(started("resume", run))
+    assert outcome(run) == outcome(tmp_path / "straight")
+
+
 def test_an_interrupted_run_prints_how_to_resume_it(
     recipe: Path, tmp_path: Path, started: Start, fedmcc: Command, uninterrupted: tuple[Any, ...]
 ) -> None:

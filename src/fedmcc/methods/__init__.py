@@ -1,8 +1,10 @@
 """Registry of methods by name; a new method is a file in this folder and a line in METHODS."""
 
+from fedmcc.methods.ae import AE
 from fedmcc.methods.base import Clustering, Method, NoClustering, Stage
 from fedmcc.methods.cc import CC
 from fedmcc.methods.cluster_contrast import ClusterContrast
+from fedmcc.methods.dec import DEC
 from fedmcc.methods.fedbyol import FedBYOL
 from fedmcc.methods.fedca import FedCA
 from fedmcc.methods.fedema import FedEMA
@@ -14,8 +16,12 @@ from fedmcc.methods.fedmoco import FedMoCo
 from fedmcc.methods.fedsimclr import FedSimCLR
 from fedmcc.methods.fedsimsiam import FedSimSiam
 from fedmcc.methods.fedu import FedU
+from fedmcc.methods.idfd import IDFD
+from fedmcc.methods.landmarks import LandmarkSpectral
+from fedmcc.methods.lloyd import LloydKMeans
 from fedmcc.methods.mcc import MCC
 from fedmcc.methods.raw import Raw
+from fedmcc.methods.vae import VAE
 
 METHODS: dict[str, type[Method]] = {
     "cc": CC,
@@ -30,6 +36,10 @@ METHODS: dict[str, type[Method]] = {
     "fedmoco": FedMoCo,
     "fedca": FedCA,
     "raw": Raw,
+    "ae": AE,
+    "vae": VAE,
+    "dec": DEC,
+    "idfd": IDFD,
 }
 """Methods by name, each a frozen dataclass whose fields are the hyperparameters; `fedmcc list methods`.
 
@@ -45,6 +55,8 @@ CLUSTERINGS: dict[str, type[Clustering]] = {
     "mcc": ClusterContrast,
     "kmeans": FederatedKMeans,
     "spectral": FederatedSpectral,
+    "lloyd": LloydKMeans,
+    "landmarks": LandmarkSpectral,
 }
 """Clusterings by name, which may follow a method without a cluster head; `fedmcc list clusterings`.
 
@@ -52,7 +64,7 @@ Examples
 --------
 >>> from fedmcc import CLUSTERINGS
 >>> sorted(CLUSTERINGS)
-['kmeans', 'mcc', 'none', 'spectral']
+['kmeans', 'landmarks', 'lloyd', 'mcc', 'none', 'spectral']
 """
 
 __all__ = ["CLUSTERINGS", "METHODS", "Clustering", "Method", "Stage"]

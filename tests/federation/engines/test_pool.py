@@ -27,6 +27,8 @@ METHODS = {
     "fedmcc": {"rounds": 1, "epochs": 1, "clustering_rounds": 2, "clustering_epochs": 1, **SMALL},
     "fedmcc-plus": {"rounds": 4, "polish_rounds": 1, "prototypes": 2.0, **SMALL},
     "fedema": {"rounds": 3, "epochs": 1, **SMALL},
+    "idfd": {"rounds": 3, "epochs": 2, "projections": 4},  # notes about images
+    "dec": {"rounds": 1, "lloyd_rounds": 1, "hardening_rounds": 3, "width": 2, "code": 3},
 }
 
 
