@@ -177,6 +177,12 @@ def test_a_missing_record_is_refused(missing):
         {"name": "a\nb"},
         {"name": "x" * 999},
         {"samples": 0},
+        {"samples": 2**53},
+        {"channels": 2**33},
+        {"channels": -1},
+        {"size": 2**20},
+        {"fingerprint": "f" * 999},
+        {"fingerprint": "\u202e"},
     ],
 )
 def test_an_invalid_hello_is_refused(change):

@@ -113,21 +113,49 @@ def test_paths_of_images_that_cannot_be_read_stay_in_the_log_of_the_site(three, 
     assert "A site cannot join: it failed (see its log)." in sent
 
 
-def test_images_of_different_sizes_need_a_size_in_the_recipe(three):
+def _with_hello(gathered, name, **fields):
+    member = gathered.members[name]
+    gathered.members[name] = member._replace(hello=member.hello._replace(**fields))
+
+
+def test_a_site_whose_images_differ_in_size_from_most_is_rejected(three):
     federation = three()
     gathered = _membership(federation)
     gathered.gather()
-    assert gathered.image_size() == 8
-    member = gathered.members["b"]
-    gathered.members["b"] = member._replace(hello=member.hello._replace(size=9))
-    with pytest.raises(InputError, match=r"a 8, b 9, c 8 pixels.*set views\.size"):
-        gathered.image_size()
+    _with_hello(gathered, "a", size=9)
+    assert gathered.majority_size() == 8
+    gathered.require(Requirements(1, gathered.members["b"].hello.fingerprint, 8))
+    assert sorted(gathered.members) == ["b", "c"]
+    assert "The images of site a have 9 pixels, but those of most sites 8" in _reasons(federation, 11)[0]
+
+
+def test_images_of_which_no_majority_has_one_size_need_a_size_in_the_recipe(three):
+    gathered = _membership(three())
+    gathered.gather()
+    _with_hello(gathered, "a", size=9)
+    _with_hello(gathered, "b", size=10)
+    with pytest.raises(InputError, match=r"a 9, b 10, c 8 pixels.*set views\.size"):
+        gathered.majority_size()
+
+
+def test_a_site_that_reports_an_impossible_number_of_channels_is_rejected(three, caplog):
+    federation = three()
+
+    def spoil(message, reply):
+        if message.metadata.dst_node_id == 11:
+            reply.content["facts"]["channels"] = 2**33
+        return reply
+
+    federation.grid.spoil = spoil
+    gathered = _membership(federation)
+    gathered.gather()
+    assert sorted(gathered.members) == ["b", "c"]
+    assert "Rejected a site: Invalid channels: 8589934592 is above the limit of 1024." in caplog.text
 
 
 def test_the_majority_of_sites_decides_on_channels(three):
     federation = three()
     gathered = _membership(federation)
     gathered.gather()
-    member = gathered.members["a"]
-    gathered.members["a"] = member._replace(hello=member.hello._replace(channels=3))
+    _with_hello(gathered, "a", channels=3)
     assert gathered.majority_channels() == 1

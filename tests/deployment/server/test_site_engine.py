@@ -157,6 +157,23 @@ def test_a_manipulated_update_is_refused_with_its_reason(three, tmp_path):
     assert reasons[1] == [{"client": 2, "reason": "It has 'evil', which is not shared."}]
 
 
+def test_an_update_with_another_number_of_images_than_the_hello_is_refused(three, tmp_path, caplog):
+    federation = three()
+    federation.options |= {"min-sites": 3, "wait": 60.0}
+
+    def claim(message, reply):
+        reply.content["facts"]["samples"] = 10**6
+        return reply
+
+    federation.grid.spoil = _at_site(federation, "c", {("train", 1): claim})
+    list(islice(federation.serve(), 2))
+    first, second = _rows(tmp_path / "run")
+    reported = "It reports 1000000 images, but it joined with 16."
+    assert first["refused"] == [{"client": 2, "reason": reported}]
+    assert (first["participants"], second["participants"]) == ([0, 1], [0, 1, 2])
+    assert "Site c changed its images." in caplog.text
+
+
 def test_a_site_that_does_not_reply_gets_no_task_until_its_late_reply(three, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "fedmcc.deployment.server.site_engine.TASK_TIMEOUTS", 1000

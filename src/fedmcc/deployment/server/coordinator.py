@@ -48,11 +48,13 @@ def prepare(grid: Grid, request: RunRequest) -> tuple[Experiment, Run]:
     sites = Membership(Mailbox(grid), greeting, policy)
     sites.gather()
     channels = stored.get("channels") or (scored.images.shape[1] if scored else sites.majority_channels())
-    images = _empty_images(config, sites, channels)
+    given = config.views.size
+    size = given or sites.majority_size()
+    images = ImageSet(np.empty((0, channels, size, size), np.uint8))  # only their shape is used
     config = _resolve(config, images, len(sites.names))
     net = build_network(config, channels)
     header = TaskHeader(stored.get("id", uuid4().hex), dump(config), fingerprint(net, config))
-    sites.require(Requirements(channels, header.fingerprint))
+    sites.require(Requirements(channels, header.fingerprint, None if given else size))
     engine = SiteEngine(sites, header, config.training.batch_size)
     experiment = Experiment(config, images, [], scorer_of(config, scored) if scored else None, net, engine)
     run = run or start_run(experiment, request.run)
@@ -88,12 +90,6 @@ def _with_clusters(config: Config, scored: ImageSet | None) -> Config:
             "The server has no labels from which to count the clusters: set clusters in the recipe."
         )
     return replace(config, general=replace(config.general, clusters=count_classes(scored)))
-
-
-def _empty_images(config: Config, sites: Membership, channels: int) -> ImageSet:
-    """A set of no images with the channels and the size of the sites' images."""
-    size = config.views.size or sites.image_size()
-    return ImageSet(np.empty((0, channels, size, size), np.uint8))
 
 
 def _resolve(config: Config, images: ImageSet, sites: int) -> Config:

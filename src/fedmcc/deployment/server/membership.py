@@ -32,6 +32,7 @@ class Requirements(NamedTuple):
 
     channels: int
     fingerprint: str
+    size: int | None = None  # pixels of the images' shorter side; None: any
 
 
 class Membership:
@@ -73,25 +74,26 @@ class Membership:
             del self._greeted[received.sent]
             self._receive(received)
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, reason: str = "disconnected") -> None:
         """Remove a site that lost its connection; it is greeted again even if Flower still lists its node."""
         if (member := self.members.pop(name, None)) is not None:
-            log.warning("Site %s disconnected.", name)
+            log.warning("Site %s %s.", name, reason)
             self._greet_after.pop(member.node, None)
 
     def majority_channels(self) -> int:
         """The number of channels that most sites have; on a tie, that of the site whose name sorts first."""
         return Counter(hello.channels for hello in self._hellos()).most_common(1)[0][0]
 
-    def image_size(self) -> int:
-        """The size of all sites' images; raises InputError if they differ."""
+    def majority_size(self) -> int:
+        """The image size of more than half of the sites; raises InputError if there is none."""
         sizes = {hello.name: hello.size for hello in self._hellos()}
-        if len(set(sizes.values())) > 1:
+        size, count = Counter(sizes.values()).most_common(1)[0]
+        if 2 * count <= len(sizes):
             listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
             raise InputError(
                 f"The sites' images differ in size ({listed} pixels): set views.size in the recipe."
             )
-        return next(iter(sizes.values()))
+        return size
 
     def _hellos(self) -> list[Hello]:
         return [self.members[name].hello for name in sorted(self.members)]
@@ -158,11 +160,16 @@ class Membership:
         """Which requirement a site does not meet; empty if it meets all."""
         if self.requirements is None:
             return ""
-        channels, fingerprint = self.requirements
+        channels, fingerprint, size = self.requirements
         if hello.channels != channels:
             return (
                 f"The images of site {hello.name} have {hello.channels} channels, but the federation uses "
                 f"{channels}: set data.channels in the recipe."
+            )
+        if size is not None and hello.size != size:
+            return (
+                f"The images of site {hello.name} have {hello.size} pixels, but those of most sites "
+                f"{size}: set views.size in the recipe."
             )
         if hello.fingerprint != fingerprint:
             return f"Site {hello.name} would train a different network: install the same fedmcc everywhere."

@@ -52,6 +52,7 @@ class SiteEngine(Engine):
         self.mailbox: Mailbox = sites.mailbox
         self.last: dict[int, StageRound] = {}  # the last round of each client that was averaged
         self._current: dict[int, StageRound] = {}
+        self._samples: dict[int, int] = {}  # images of each client when its last task was sent
         self._overdue: dict[str, OverdueTask] = {}
         self._stopwatch = Stopwatch()
         self._reasons: dict[str, str] = {}
@@ -66,6 +67,10 @@ class SiteEngine(Engine):
         member = self.sites.members.get(self.sites.names[client])
         samples = member.hello.samples if member else 0
         return samples - samples % max(1, min(self.batch_size, samples))
+
+    def samples(self, client: int) -> int | None:
+        """Number of a site's images according to its hello."""
+        return self._samples.get(client)
 
     def begin(self, folder: Path, files: Mapping[int, Path], last: Mapping[int, StageRound]) -> None:
         """Store the last averaged round of each client; the sites store the states themselves."""
@@ -143,7 +148,8 @@ class SiteEngine(Engine):
 
     def _letter(self, stage: Stage, task: Task, packed: PackedStates) -> Letter:
         site_task = SiteTask(*self.header, self.last.get(task.client), task)
-        node = self.sites.members[self.sites.names[task.client]].node
+        node, hello = self.sites.members[self.sites.names[task.client]]
+        self._samples[task.client] = hello.samples
         seconds = TASK_TIMEOUTS * self.sites.policy.round_timeout
         max_reply = size_in_bytes(select(task.weights, stage.shared)) + MAX_EXTRAS
         return Letter(node, "train", pack_task(site_task, packed), seconds, max_reply)
@@ -158,6 +164,8 @@ class SiteEngine(Engine):
         answer = _unpack(received, task.client)
         if isinstance(answer, Reply):
             self._stopwatch.answered(answer.seconds)
+            if answer.update.samples != self.samples(task.client):  # its next hello has the new number
+                self.sites.remove(self.sites.names[task.client], "changed its images")
             return answer.update
         if isinstance(answer, Fault) and answer.refused:
             return Refused(task.client, answer.reason)
