@@ -1,4 +1,6 @@
-"""Runs all benchmarks except memory.py and writes results/benchmarks.md.
+"""Runs the benchmarks that need neither long nor other environments, and writes results/benchmarks.md.
+
+memory.py, flower.py and peers.py are run on their own.
 
 python benchmarks/all.py [--quick] [--only startup step ...] [--out results/benchmarks.md]
 """
@@ -16,8 +18,25 @@ from pathlib import Path
 from fedmcc.storage.atomic_files import write_output
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("startup", "step", "stage2", "rounds", "limit", "views", "clients")
-QUICK = {"stage2": ("--seeds", "1")}  # all others accept --quick
+NAMES = (
+    "startup",
+    "step",
+    "stage2",
+    "rounds",
+    "limit",
+    "views",
+    "clients",
+    "small_maps",
+    "rounding",
+    "chunks",
+    "growth",
+)
+SHORTER = {
+    "rounds": ("--repeats", "2"),
+    "small_maps": ("--quick",),
+    "chunks": ("--quick",),
+}  # 15 minutes in all
+QUICK = {"stage2": ("--seeds", "1"), "rounding": ("--seeds", "1")}  # all others accept --quick
 
 
 def main() -> None:
@@ -25,7 +44,7 @@ def main() -> None:
     options = read_options()
     began, sections, failed = time.perf_counter(), [], []
     for name in options.only:
-        argv = QUICK.get(name, ("--quick",)) if options.quick else ()
+        argv = QUICK.get(name, ("--quick",)) if options.quick else SHORTER.get(name, ())
         text, code = run_benchmark(name, argv)
         sections.append(text)
         failed += [name] if code else []

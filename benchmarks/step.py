@@ -1,10 +1,11 @@
-"""The overhead of a step of FedMCC's first stage over its bare network, measured alternately.
+"""The overhead of a step of FedMCC's first stage over its bare network, in alternating CPU seconds.
 
 The bare network is two online passes, forward and backward, and two target passes, forward, on given tensors.
 
 python benchmarks/step.py [--quick] [--threads 1] [--repeats 5] [--json FILE]
 """
 
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -49,7 +50,9 @@ def main() -> None:
     set_up_torch(options.threads)
     print(f"{options.threads} threads; shares of the bare network's time in %, median (quartiles)")
     taken = {
-        f"{case.encoder} {case.size} px, {case.batch}": time_alternating(workload(case), options.repeats)
+        f"{case.encoder} {case.size} px, {case.batch}": time_alternating(
+            workload(case), options.repeats, time.process_time
+        )
         for case in CASES
     }
     show(("step", "bare, ms", "whole, ms", "beyond, %", *PARTS), [row(*pair) for pair in taken.items()])
