@@ -27,19 +27,20 @@ from measuring import parser, peak_bytes, reset_peak, run_fresh, show, write_jso
 
 FEATURES, IMAGES = 512, 100
 CASES = ((10, 10), (100, 10), (1000, 10), (100, 50), (100, 200), (1000, 200))  # clients, clusters
+QUICK_CASES = 3  # with `--quick`
 MAX_HELD = 2**31  # bytes of replies; beyond it each reply is computed again when it is read
 
 
 def main() -> None:
     """A row for each stage and case."""
-    made = parser(__doc__, repeats=1, quick=1)
+    made = parser(__doc__, repeats=1, quick=0)
     made.add_argument("--measure", nargs=2, type=int, help=argparse.SUPPRESS)
     options = made.parse_args()
     set_up_torch(1)
     if options.measure:
         print(json.dumps(measure(*options.measure)))
         return
-    cases = CASES[:3] if options.repeats < 1 else CASES
+    cases = CASES if options.repeats else CASES[:QUICK_CASES]
     rows = [row for case in cases for row in run_fresh(__file__, "--measure", *case)]
     headings = ("stage", "clients", "clusters", "clients, s", "server, s", "replies, MB", "server's peak, MB")
     show(headings, ([str(cell) for cell in row.values()] for row in rows))
