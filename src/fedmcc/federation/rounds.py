@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedmcc.errors import InputError
+from fedmcc.federation.aggregation import DEFAULT, rule
 from fedmcc.federation.engines.base import Engine, Outcome
 from fedmcc.federation.privacy import PrivateAggregator, draw_secretly
 from fedmcc.federation.traffic import Traffic, add_traffic
@@ -36,6 +37,8 @@ class Federation:
     norm_limit: float = 10.0  # refuse updates beyond this multiple of the median or of the model; inf: none
     max_samples: int | None = None  # refuse clients that report more images; None: no limit below 10^9
     half: bool = False  # send weights in half precision
+    aggregation: str | None = None  # rule for combining updates; None: guarded, or mean with privacy.clip
+    samples_limit: float = 2.0  # largest weight of a client, as a multiple of the median; not with mean
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
@@ -45,6 +48,10 @@ class Federation:
                 raise InputError(f"federation.{name} is {value}: give 1 or more.")
         if not self.norm_limit > 1:  # also true for nan
             raise InputError(f"federation.norm_limit is {self.norm_limit}: give a number above 1, or inf.")
+        if not self.samples_limit >= 1:
+            raise InputError(f"federation.samples_limit is {self.samples_limit}: give 1 or more, or inf.")
+        if self.aggregation is not None:
+            rule(self.aggregation)  # raises InputError if there is none of this name
 
     def size(self, registered: int) -> int:
         """The number of clients that take part in a round, out of those registered."""
@@ -75,6 +82,16 @@ class Policy:
         """The limits of updates; clipped ones have no norm limit, since its median depends on all clients."""
         norm = self.federation.norm_limit if self.aggregator.privacy.clip is None else math.inf
         return Limits(norm, self.federation.max_samples or MAX_SAMPLES)
+
+    def at_server(self, stage: Stage) -> Stage:
+        """The stage with the rule by which the server combines updates.
+
+        Clipped updates are averaged unless another rule is set: noise is calibrated to their mean.
+        """
+        private = self.aggregator.privacy.clip is not None
+        name = self.federation.aggregation or ("mean" if private else DEFAULT)
+        limit = math.inf if name == "mean" else self.federation.samples_limit
+        return replace(stage, average=rule(name), samples_limit=limit)
 
     def draw(self, clients: Sequence[int], *place: int | str) -> list[int]:
         """The participants at a place such as (stage, round, attempt), sorted.
@@ -263,7 +280,7 @@ def _failure(progress: Progress, attempts: Sequence[_Attempt], minimum: int) -> 
 
 def _advance(stage: Stage, progress: Progress, updates: Sequence[Update], policy: Policy) -> Progress:
     sent = unpack(pack(progress.model)) if policy.federation.half else progress.model
-    combined = policy.aggregator.combine(stage, updates, sent, progress.round + 1)
+    combined = policy.aggregator.combine(policy.at_server(stage), updates, sent, progress.round + 1)
     next_sent = pack(combined.weights) if policy.federation.half else combined.weights
     if reason := value_error(next_sent) or value_error(combined.extras):
         raise ArithmeticError(f"the new {reason.removeprefix('Its ').removesuffix('.')}")

@@ -4,8 +4,9 @@ The default of every hook is plain federated averaging. Centralized training is 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -20,6 +21,14 @@ from fedmcc.numerics.state_dicts import State, copy_into, weighted_average
 Parts = tuple[str, ...]  # names of submodules, such as "online.encoder"
 Memory = dict[str, Tensor]  # tensors that a client keeps between rounds of a stage, besides its network
 STARTED = "met"  # key of a Memory after the first task of a stage; the string is part of saved client states
+
+# From the clients' weights, the numbers of images by which they count, and the sent weights to new weights.
+Average = Callable[[Sequence[State], Sequence[float], State], State]
+
+
+def mean(states: Sequence[State], weights: Sequence[float], sent: State) -> State:
+    """The average by |D_k| / |D|, the server's step of Algorithms 1 and 2."""
+    return weighted_average(states, weights)
 
 
 class Aggregate(NamedTuple):
@@ -61,6 +70,10 @@ class Stage:
         Autocast data type of a step; None: no autocast.
     sees
         What `represent` gets of each image, in order; by default two random views.
+    average
+        The server's rule for combining weights, set from `federation.aggregation`.
+    samples_limit
+        Largest weight of a client in the server's step, as a multiple of the median number of images.
 
     Examples
     --------
@@ -90,6 +103,8 @@ class Stage:
     on_features: bool = False
     precision: torch.dtype | None = None
     sees: Sights = VIEW_PAIR
+    average: Average = mean
+    samples_limit: float = math.inf
 
     def __post_init__(self) -> None:
         if self.views_per_image and self.sees != VIEW_PAIR:
@@ -167,8 +182,24 @@ class Stage:
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """The server's step from the global network `model`: by default, the average by |D_k| / |D|."""
-        weights = [float(update.samples) for update in updates]
-        return Aggregate(weighted_average([update.weights for update in updates], weights), {})
+        states = [update.weights for update in updates]
+        return Aggregate(self.average(states, self.counts(updates), model), {})
+
+    def counts(self, updates: Sequence[Update]) -> list[float]:
+        """The number of images by which each client counts, so that none can claim any number.
+
+        Use it for averages in `combine`, and multiply sums over images by `counts / samples`.
+        """
+        limit = self.samples_limit * median_low(update.samples for update in updates)
+        return [min(float(update.samples), limit) for update in updates]
+
+
+def add_up(updates: Sequence[Update], key: str, counts: Sequence[float]) -> Tensor:
+    """Sum of the clients' extras of this name, each reduced to the number of images that count."""
+    total = torch.zeros((), dtype=torch.float64)
+    for update, count in zip(updates, counts, strict=True):
+        total = total + update.extras[key] * (count / update.samples)
+    return total
 
 
 TensorSpec = tuple[torch.dtype, tuple[int | None, ...]]  # data type and shape of a tensor; None: any length

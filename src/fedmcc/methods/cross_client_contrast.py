@@ -76,6 +76,8 @@ class CrossClientContrast(Stage):
         net.share.fill_(1)
         if task.extras:
             own_count, all_count = memory["samples"].double(), task.extras["samples"].double()
+            if "limit" in task.extras:
+                own_count = own_count.minimum(task.extras["limit"].double())
             total = all_count * task.extras["moment"].double()
             if memory.get("round") == task.round - 1:
                 total -= own_count * net.own.double().cpu()
@@ -106,10 +108,12 @@ class CrossClientContrast(Stage):
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Average the weights; the mean moment is sent with the next tasks."""
-        counts = torch.tensor([update.samples for update in updates], dtype=torch.float64)
+        counts = torch.tensor(self.counts(updates), dtype=torch.float64)
         moments = torch.stack([update.extras["moment"] for update in updates]).double()
         mean = torch.einsum("k,kij->ij", counts / counts.sum(), moments).float()
         extras = {"moment": mean, "samples": counts.sum().long()}
+        if counts.max() < max(update.samples for update in updates):
+            extras["limit"] = counts.max().long()  # a client with more images counts as one with this number
         return Aggregate(super().combine(updates, model).weights, extras)
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Parts, Stage, extras_mismatch, require_positive
+from fedmcc.methods.base import Aggregate, Parts, Stage, add_up, extras_mismatch, require_positive
 from fedmcc.networks.momentum import Network, set_cluster_projector
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics import kmeans
@@ -103,9 +103,8 @@ class Whitening(Stage):
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """The principal axes of the covariance, scaled to variance 1."""
         axes_count = len(model[f"{HEAD}.whitening.axes"])
-        first, second, count = (
-            add_up(update.extras[key] for update in updates) for key in ("first", "second", "count")
-        )
+        counts = self.counts(updates)
+        first, second, count = (add_up(updates, key, counts) for key in ("first", "second", "count"))
         mean = first / count
         variance, directions = torch.linalg.eigh(second / count - torch.outer(mean, mean))
         largest = variance.argsort(descending=True)[:axes_count]
@@ -160,22 +159,15 @@ class Centroids(Stage):
         """k-means of all centroids, weighted by their numbers of images."""
         groups, vectors = model[f"{HEAD}.groups"], model[f"{HEAD}.vectors.weight"]
         rows = torch.cat([update.extras["centroids"] for update in updates]).numpy()
-        sizes = torch.cat([update.extras["sizes"] for update in updates]).numpy().astype(np.float32)
+        shares = [count / update.samples for update, count in zip(updates, self.counts(updates), strict=True)]
+        counted = [update.extras["sizes"] * share for update, share in zip(updates, shares, strict=True)]
+        sizes = torch.cat(counted).numpy().astype(np.float32)
         count = min(len(vectors), len(rows))
         fitted = kmeans.fit(kmeans.unit_rows(rows), count, self.seed, weights=sizes)
         prototypes = torch.from_numpy(fitted.cluster_centers_).to(vectors)
-        shares = torch.from_numpy(np.bincount(fitted.labels_, sizes, len(vectors)) / sizes.sum()).to(groups)
+        marginal = torch.from_numpy(np.bincount(fitted.labels_, sizes, len(vectors)) / sizes.sum()).to(groups)
         prototypes = prototypes[torch.arange(len(vectors)) % count]  # repeated if there are too few centroids
-        return Aggregate({f"{HEAD}.vectors.weight": prototypes, f"{HEAD}.marginal": shares @ groups}, {})
-
-
-def add_up(tensors: Iterable[Tensor]) -> Tensor:
-    """Sum of the clients' tensors without a copy of all of them."""
-    remaining = iter(tensors)
-    total = next(remaining).clone()
-    for tensor in remaining:
-        total += tensor
-    return total
+        return Aggregate({f"{HEAD}.vectors.weight": prototypes, f"{HEAD}.marginal": marginal @ groups}, {})
 
 
 def encode(net: Network, batches: Iterable[Tensor]) -> Iterator[Tensor]:

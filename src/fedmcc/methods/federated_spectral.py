@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Parts, Stage, extras_mismatch, require_positive
-from fedmcc.methods.federated_kmeans import HEAD, FederatedKMeans, add_up, encode
+from fedmcc.methods.base import Aggregate, Parts, Stage, add_up, extras_mismatch, require_positive
+from fedmcc.methods.federated_kmeans import HEAD, FederatedKMeans, encode
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics.matrices import is_positive_semidefinite
 from fedmcc.numerics.normalized_cut import cut
@@ -84,7 +84,7 @@ class Merging(Stage):
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Group the prototypes by the normalised cut of the summed affinities."""
-        affinity = add_up(update.extras["affinity"] for update in updates)
+        affinity = add_up(updates, "affinity", self.counts(updates))
         clusters = model[f"{HEAD}.groups"].shape[1]
         groups = torch.eye(clusters)[
             torch.from_numpy(cut(affinity.numpy(), clusters, self.method.balance)).long()

@@ -139,7 +139,7 @@ class ModelSelection(Stage):
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Restore the network from before self-training unless the mutual information has increased."""
-        counts = torch.tensor([update.samples for update in updates], dtype=torch.float64)
+        counts = torch.tensor(self.counts(updates), dtype=torch.float64)
         shares = counts / counts.sum()
         sizes = torch.einsum("k,kbc->bc", shares, torch.stack([u.extras["sizes"] for u in updates]))
         entropy = shares @ torch.stack([update.extras["doubt"] for update in updates])

@@ -1,6 +1,6 @@
 """Arithmetic on states: flat dictionaries of tensors, as in `state_dict` and safetensors files."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -82,11 +82,16 @@ def size_in_bytes(state: Mapping[str, Tensor]) -> int:
     return sum(value.numel() * value.element_size() for value in state.values())
 
 
+def in_blocks(*values: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Blocks of tensors of equal shape: views of a few rows of each, which fit into the processor's cache."""
+    return zip(*map(_blocks, values), strict=True)
+
+
 def _average(values: Sequence[Tensor], weights: Sequence[float], total: float) -> Tensor:
     if not values[0].is_floating_point():
         return torch.stack(list(values)).amax(dim=0)
     average = torch.empty_like(values[0])
-    for block, *parts in zip(*map(_blocks, (average, *values)), strict=True):
+    for block, *parts in in_blocks(average, *values):
         weighted_sum = torch.zeros_like(block, dtype=torch.float64)
         for part, weight in zip(parts, weights, strict=True):
             weighted_sum.add_(part, alpha=weight / total)

@@ -70,6 +70,11 @@ def check(config: Config) -> None:
             )
     config.federation.size(config.partition.clients)  # raises InputError if no client could take part
     config.privacy.require_private_stages(stages(config))
+    if config.privacy.noise and config.federation.aggregation not in (None, "mean"):
+        raise InputError(
+            f"privacy.noise protects only a mean of updates, but federation.aggregation is "
+            f"'{config.federation.aggregation}': leave one of them out."
+        )
 
 
 def check_images(config: Config, images: ImageSet) -> None:

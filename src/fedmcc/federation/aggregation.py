@@ -1,0 +1,230 @@
+"""Rules that turn the clients' weights into the next global weights, selected by `federation.aggregation`.
+
+Except for the coordinate-wise rules, each one gives a coefficient to every client, computed from the inner
+products of the clients' changes: the networks are read twice, whatever their size.
+docs/robustness.md reports what each rule withstands.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median_low
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from fedmcc.errors import unknown
+from fedmcc.methods.base import Average, mean
+from fedmcc.numerics.state_dicts import State, in_blocks, weighted_average
+
+CHANGE_LIMIT = 3.0  # of a tensor, as a multiple of the median over clients; honest ones rarely exceed it
+OPPOSED = -0.1  # cosine to the other clients' changes; honest ones stay above it, even with disjoint classes
+COUNTER_LIMIT = 2  # of the increase of a counter, as a multiple of the median
+TRIMMED = 0.2  # fraction of the clients left out at each end of a coordinate
+WEISZFELD_STEPS = 100
+MIN_CLIENTS = 3  # with two, it is unknown which one is hostile
+
+Matrix = Float64[Tensor, "n n"]
+Vector = Float64[Tensor, " n"]
+
+
+def guarded(states: Sequence[State], weights: Sequence[float], sent: State) -> State:
+    """Weighted mean of limited changes, without the clients whose change opposes that of the others.
+
+    A tensor's change is limited to a multiple of the median over clients. The result is bit-identical to the
+    mean if nothing exceeds the limit and nobody opposes the others.
+    """
+    if len(states) < MIN_CLIENTS:
+        return mean(states, weights, sent)
+    products = inner_products(states, sent)
+    factors = {name: _limiting_factors(product, CHANGE_LIMIT) for name, product in products.items()}
+    limited = [
+        product * torch.outer(factors[name], factors[name])
+        for name, product in products.items()
+        if not _is_statistic(name)
+    ]
+    kept = agreeing(torch.stack(limited).sum(dim=0)) if limited else list(range(len(states)))
+    return _combine(
+        [states[k] for k in kept],
+        [weights[k] for k in kept],
+        sent,
+        {name: factor[kept] for name, factor in factors.items()},
+    )
+
+
+def clipped(states: Sequence[State], weights: Sequence[float], sent: State) -> State:
+    """Weighted mean of changes whose Euclidean norm is limited to the median norm."""
+    if len(states) < MIN_CLIENTS:
+        return mean(states, weights, sent)
+    factors = _limiting_factors(_total(inner_products(states, sent)), 1.0)
+    return _combine(states, weights, sent, dict.fromkeys(sent, factors))
+
+
+def krum(states: Sequence[State], weights: Sequence[float], sent: State) -> State:
+    """Multi-Krum (Blanchard et al. 2017): weighted mean of the clients that are closest to the others.
+
+    Of n clients, (n - 3) / 2 may be hostile, rounded down; as many are left out.
+    """
+    hostile = max(0, (len(states) - 3) // 2)
+    product = _total(inner_products(states, sent))
+    square = product.diagonal()
+    distances = (square[:, None] + square - 2 * product).fill_diagonal_(torch.inf)
+    nearest = distances.sort(dim=1).values[:, : max(1, len(states) - hostile - 2)]
+    kept = sorted(nearest.sum(dim=1).argsort(stable=True)[: len(states) - hostile].tolist())
+    return _combine([states[k] for k in kept], [weights[k] for k in kept], sent, {})
+
+
+def geometric(states: Sequence[State], weights: Sequence[float], sent: State) -> State:
+    """Geometric median: the point with the least weighted sum of distances, by Weiszfeld's iteration."""
+    product = _total(inner_products(states, sent))
+    given = torch.tensor(weights, dtype=torch.float64)
+    shares = torch.zeros_like(given)  # from the sent weights: a huge change must not enter the first step
+    smallest = max(1e-9 * median_low(product.diagonal().sqrt().tolist()), 1e-30)
+    for _ in range(WEISZFELD_STEPS):
+        along = product @ shares
+        square = product.diagonal() - 2 * along + shares @ along
+        shares = given / square.clamp_min(0).sqrt().clamp_min(smallest)
+        shares = shares / shares.sum()
+    return _combine(states, shares.tolist(), sent, {})
+
+
+def median(states: Sequence[State], weights: Sequence[float], sent: State) -> State:
+    """Median of every coordinate; all clients have equal weight."""
+    return _coordinatewise(states, sent, (len(states) - 1) // 2)
+
+
+def trimmed(states: Sequence[State], weights: Sequence[float], sent: State) -> State:
+    """Mean of every coordinate without its largest and smallest fifth; all clients have equal weight."""
+    count = len(states)
+    trim = max(1, int(TRIMMED * count)) if count >= MIN_CLIENTS else 0
+    return _coordinatewise(states, sent, trim)
+
+
+AGGREGATIONS: dict[str, Average] = {
+    "mean": mean,
+    "guarded": guarded,
+    "clipped": clipped,
+    "median": median,
+    "trimmed": trimmed,
+    "krum": krum,
+    "geometric": geometric,
+}
+DEFAULT = "guarded"
+
+
+def rule(name: str) -> Average:
+    """The rule of this name."""
+    if name not in AGGREGATIONS:
+        raise unknown("aggregation", name, AGGREGATIONS)
+    return AGGREGATIONS[name]
+
+
+def inner_products(states: Sequence[State], sent: Mapping[str, Tensor]) -> dict[str, Matrix]:
+    """For each floating-point tensor, the inner products of the clients' changes from the sent weights."""
+    return {
+        name: _inner_products([state[name] for state in states], sent[name])
+        for name, value in states[0].items()
+        if value.is_floating_point()
+    }
+
+
+def agreeing(product: Matrix) -> list[int]:
+    """The clients left after those whose change opposes the sum of the others' directions are left out.
+
+    The one with the lowest cosine goes first, then all are compared again; a majority always stays.
+    """
+    length = product.diagonal().clamp_min(1e-300).sqrt()
+    cosines = product / torch.outer(length, length)
+    kept = list(range(len(product)))
+    for _ in range((len(kept) - 1) // 2):
+        lowest, worst = min((_cosine_to_others(cosines, kept, k), k) for k in kept)
+        if lowest >= OPPOSED:
+            break
+        kept.remove(worst)
+    return kept
+
+
+def _cosine_to_others(cosines: Matrix, kept: Sequence[int], client: int) -> float:
+    others = [k for k in kept if k != client]
+    length = cosines[others][:, others].sum().clamp_min(1e-12).sqrt()
+    return float(cosines[client, others].sum() / length)
+
+
+def _inner_products(values: Sequence[Tensor], sent: Tensor) -> Matrix:
+    total = torch.zeros(len(values), len(values), dtype=torch.float64, device=sent.device)
+    for origin, *parts in in_blocks(sent, *values):
+        changes = torch.stack([part.double() - origin for part in parts]).flatten(1)
+        total += changes @ changes.T
+    return total.cpu()
+
+
+def _total(products: Mapping[str, Matrix]) -> Matrix:
+    return torch.stack(list(products.values())).sum(dim=0)
+
+
+def _limiting_factors(product: Matrix, multiple: float) -> Vector:
+    """Factors that shorten each client's change to a multiple of the median length; 1 if it is shorter."""
+    lengths = product.diagonal().sqrt()
+    limit = multiple * median_low(lengths.tolist())
+    return torch.where(lengths > limit, limit / lengths, 1.0)
+
+
+def _combine(
+    states: Sequence[State], weights: Sequence[float], sent: State, factors: Mapping[str, Vector]
+) -> State:
+    """Weighted mean of the changes, each multiplied by its client's factor, added to the sent weights."""
+    unchanged = torch.ones(len(states), dtype=torch.float64)
+    return {
+        name: _weighted(
+            name, [state[name] for state in states], weights, sent[name], factors.get(name, unchanged)
+        )
+        for name in states[0]
+    }
+
+
+def _weighted(
+    name: str, values: Sequence[Tensor], weights: Sequence[float], sent: Tensor, factors: Vector
+) -> Tensor:
+    if not sent.is_floating_point():
+        return _counter(values, sent)
+    scaled = [weight * factor for weight, factor in zip(weights, factors.tolist(), strict=True)]
+    rest = sum(weights) - sum(scaled)  # exactly 0 if nothing is limited: then it is the plain mean
+    states = [{name: value} for value in (values if rest == 0 else [*values, sent])]
+    return _valid(name, weighted_average(states, scaled if rest == 0 else [*scaled, rest])[name])
+
+
+def _coordinatewise(states: Sequence[State], sent: State, trim: int) -> State:
+    """Mean of every coordinate without the `trim` largest and smallest values."""
+
+    def combine(ordered: Tensor) -> Tensor:
+        return ordered[trim : len(states) - trim].mean(dim=0)
+
+    return {
+        name: _valid(name, _sorted_blocks([state[name] for state in states], combine))
+        if sent[name].is_floating_point()
+        else _counter([state[name] for state in states], sent[name])
+        for name in states[0]
+    }
+
+
+def _sorted_blocks(values: Sequence[Tensor], combine: Callable[[Tensor], Tensor]) -> Tensor:
+    result = torch.empty_like(values[0])
+    for block, *parts in in_blocks(result, *values):
+        block.copy_(combine(torch.stack(parts).sort(dim=0).values.double()))
+    return result
+
+
+def _counter(values: Sequence[Tensor], sent: Tensor) -> Tensor:
+    """The largest counter (D11), whose increase is limited to a multiple of the median."""
+    increases = torch.stack([value - sent for value in values]).sort(dim=0).values
+    limit = COUNTER_LIMIT * increases[(len(values) - 1) // 2]
+    return sent + torch.minimum(increases[-1], limit)
+
+
+def _valid(name: str, value: Tensor) -> Tensor:
+    """A variance below 0, which only hostile clients can cause, becomes 0."""
+    return value.clamp_min_(0) if name.endswith("running_var") else value
+
+
+def _is_statistic(name: str) -> bool:
+    """Whether this is a running statistic of BatchNorm, which does not show the direction of training."""
+    return name.endswith(("running_mean", "running_var"))

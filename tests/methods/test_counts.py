@@ -1,0 +1,86 @@
+"""A client that claims many images counts for at most a multiple of the median, in what is summed too."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedmcc.messages import Task, Update
+from fedmcc.methods.federated_spectral import FederatedSpectral
+from fedmcc.methods.fedmcc_plus import FedMCCPlus
+from fedmcc.networks.convnet import ConvNetOptions
+from fedmcc.networks.momentum import Branch, Network
+from fedmcc.numerics.state_dicts import detached, select
+
+SAMPLES = 60  # of each client
+
+
+def _points(client):
+    draw = torch.Generator().manual_seed(client)
+    return torch.eye(6)[np.repeat([client, client + 1], SAMPLES // 2)] + 0.1 * torch.randn(
+        SAMPLES, 6, generator=draw
+    )
+
+
+def _claiming(update, times):
+    """The update of a client that claims to have each image several times."""
+    means = ("moment", "centroids")
+    extras = {name: value if name in means else value * times for name, value in update.extras.items()}
+    return replace(update, samples=times * update.samples, extras=extras)
+
+
+def _stages_with_updates():
+    """The stages of federated spectral clustering, with honest updates and the global model of each."""
+    net, method = Network(Branch(nn.Flatten())), FederatedSpectral(prototypes=3.0, axes=2.0)
+    method.extend(net, 6, 3)
+    for stage in method.stages():
+        model = detached(net.state_dict())
+        updates = [
+            Update(
+                k, stage.name, 1, SAMPLES, None, select(model, stage.shared), stage.extras(net, [_points(k)])
+            )
+            for k in range(4)
+        ]
+        yield stage, updates, model
+        net.load_state_dict({**model, **stage.combine(updates, model).weights})
+
+
+@pytest.mark.parametrize("times", [2, 10**7])
+def test_statistics_of_claimed_images_count_as_those_of_twice_the_median(times):
+    for stage, updates, model in _stages_with_updates():
+        server = replace(stage, samples_limit=2.0)
+        claimed = [_claiming(updates[0], times), *updates[1:]]
+        doubled = [_claiming(updates[0], 2), *updates[1:]]
+        found, expected = server.combine(claimed, model), stage.combine(doubled, model)
+        for name, value in expected.weights.items():
+            torch.testing.assert_close(found.weights[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_without_claims_the_limit_changes_no_bit():
+    for stage, updates, model in _stages_with_updates():
+        found = replace(stage, samples_limit=2.0).combine(updates, model)
+        assert all(
+            value.equal(found.weights[name]) for name, value in stage.combine(updates, model).weights.items()
+        )
+
+
+@pytest.mark.parametrize("samples", [40, 1000])
+def test_a_client_subtracts_its_moment_as_often_as_it_was_counted(samples):
+    method = FedMCCPlus(projections=6)
+    encoder = ConvNetOptions(width=2, norm="group").build(1, 8)
+    net, stage = method.build(encoder, encoder.features, 4), method.stages()[1]
+    moments = [torch.diag(torch.eye(6)[k]) for k in range(3)]
+    shared = detached(select(net.state_dict(), stage.shared))
+    updates = [
+        Update(k, stage.name, 1, count, None, shared, {"moment": moments[k]})
+        for k, count in enumerate((samples, 20, 20))
+    ]
+    extras = replace(stage, samples_limit=2.0).combine(updates, dict(net.state_dict())).extras
+    net.own.copy_(moments[0])
+    memory = {"samples": torch.tensor(samples), "round": torch.tensor(1)}
+    stage.receive(net, Task(0, stage.name, 2, shared, extras), memory)
+    assert torch.allclose(net.others, 0.25 * (moments[1] + moments[2]))
+    assert float(net.share) == pytest.approx(0.5)
+    assert ("limit" in extras) == (samples == 1000)
