@@ -20,8 +20,8 @@ from fedmcc.data.partition import PartitionOptions
 from fedmcc.errors import InputError, unknown
 from fedmcc.evaluation.options import Evaluation
 from fedmcc.federation.engines import ENGINES, EngineOptions
+from fedmcc.federation.policy import Federation
 from fedmcc.federation.privacy import Privacy
-from fedmcc.federation.rounds import Federation
 from fedmcc.methods import CLUSTERINGS, METHODS, Clustering, Method
 from fedmcc.networks import ENCODERS, EncoderOptions
 from fedmcc.training.loop import Training

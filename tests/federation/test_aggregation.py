@@ -14,11 +14,12 @@ from fedmcc.errors import InputError
 from fedmcc.federation import aggregation
 from fedmcc.federation.aggregation import AGGREGATIONS
 from fedmcc.federation.engines import Engine
+from fedmcc.federation.policy import Federation, Policy
 from fedmcc.federation.privacy import Privacy, PrivateAggregator
-from fedmcc.federation.rounds import Federation, Policy, Progress, Round, rounds
+from fedmcc.federation.rounds import Progress, Round, rounds
 from fedmcc.messages import Update
-from fedmcc.methods.base import Stage, mean
-from fedmcc.numerics.state_dicts import equal_states
+from fedmcc.methods.base import Stage
+from fedmcc.numerics.state_dicts import equal_states, mean
 from fedmcc.runs.resolve import check
 
 STAGE = Stage(name="head", rounds=1, epochs=1, trained=("a",), shared=("a",))

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fedmcc.federation.engines import Engine
-from fedmcc.federation.rounds import Federation, Policy, Progress, Round, RoundFailedError, rounds
+from fedmcc.federation.policy import Federation, Policy
+from fedmcc.federation.rounds import Progress, Round, RoundFailedError, rounds
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage
 

@@ -13,7 +13,8 @@ from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
 from fedmcc.federation.engines import Engine
 from fedmcc.federation.engines.embedded import Embedded
-from fedmcc.federation.rounds import Federation, Policy, Progress, Round, RoundFailedError, rounds
+from fedmcc.federation.policy import Federation, Policy
+from fedmcc.federation.rounds import Progress, Round, RoundFailedError, rounds
 from fedmcc.messages import Update
 from fedmcc.methods.base import Stage
 from fedmcc.methods.mcc import MCC

@@ -10,6 +10,7 @@ from scipy.stats import chisquare, kstest
 
 from fedmcc import config
 from fedmcc.errors import InputError
+from fedmcc.federation.policy import Federation, Policy
 from fedmcc.federation.privacy import (
     NoiseStream,
     Privacy,
@@ -18,7 +19,6 @@ from fedmcc.federation.privacy import (
     epsilon,
     epsilon_secret_draw,
 )
-from fedmcc.federation.rounds import Federation, Policy
 from fedmcc.messages import Update
 from fedmcc.methods.base import Stage
 from fedmcc.runs import experiment

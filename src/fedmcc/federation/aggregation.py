@@ -13,8 +13,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from fedmcc.errors import unknown
-from fedmcc.methods.base import Average, mean
-from fedmcc.numerics.state_dicts import State, in_blocks, weighted_average
+from fedmcc.numerics.state_dicts import Average, State, in_blocks, mean, weighted_average
 
 CHANGE_LIMIT = 3.0  # of a tensor, as a multiple of the median over clients; honest ones rarely exceed it
 OPPOSED = -0.1  # cosine to the other clients' changes; honest ones stay above it, even with disjoint classes

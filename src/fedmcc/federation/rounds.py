@@ -1,111 +1,22 @@
 """The only round loop. Centralized training is a federation of one client."""
 
 import logging
-import math
 import time
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-import numpy as np
-
-from fedmcc.errors import InputError
-from fedmcc.federation.aggregation import DEFAULT, rule
 from fedmcc.federation.engines.base import Engine, Outcome
-from fedmcc.federation.privacy import PrivateAggregator, draw_secretly
+from fedmcc.federation.policy import Policy
 from fedmcc.federation.traffic import Traffic, add_traffic
-from fedmcc.federation.update_checks import MAX_SAMPLES, Limits, Refused, checker_for, value_error
+from fedmcc.federation.update_checks import Refused, checker_for, value_error
 from fedmcc.messages import StateLost, Task, Unsent, Update, pack, unpack
 from fedmcc.methods.base import Stage
-from fedmcc.numerics.randomness import derive
 from fedmcc.numerics.state_dicts import State, select
 from fedmcc.training.loop import Step
 from fedmcc.training.timing import timed
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Federation:
-    """Options of the server's rounds."""
-
-    fraction: float = 1.0  # of the clients, drawn at random for each round
-    count: int | None = None  # number of clients drawn for each round, instead of fraction
-    only: int | None = None  # train this client only: the paper's single-client baseline
-    minimum: int = 1  # accepted updates that a round needs
-    attempts: int = 3  # at a round before it fails, each with newly drawn clients
-    norm_limit: float = 10.0  # refuse updates beyond this multiple of the median or of the model; inf: none
-    max_samples: int | None = None  # refuse clients that report more images; None: no limit below 10^9
-    half: bool = False  # send weights in half precision
-    aggregation: str | None = None  # rule for combining updates; None: guarded, or mean with privacy.clip
-    samples_limit: float = 2.0  # largest weight of a client, as a multiple of the median; not with mean
-
-    def __post_init__(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise InputError(f"federation.fraction is {self.fraction}: give a number above 0, up to 1.")
-        for name in ("count", "minimum", "attempts", "max_samples"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise InputError(f"federation.{name} is {value}: give 1 or more.")
-        if not self.norm_limit > 1:  # also true for nan
-            raise InputError(f"federation.norm_limit is {self.norm_limit}: give a number above 1, or inf.")
-        if not self.samples_limit >= 1:
-            raise InputError(f"federation.samples_limit is {self.samples_limit}: give 1 or more, or inf.")
-        if self.aggregation is not None:
-            rule(self.aggregation)  # raises InputError if there is none of this name
-
-    def size(self, registered: int) -> int:
-        """The number of clients that take part in a round, out of those registered."""
-        size = self.count or max(1, math.floor(self.fraction * registered + 0.5))
-        size = 1 if self.only is not None else size
-        if size > registered:
-            raise InputError(
-                f"federation.count is {size}, but there are only {registered} clients: lower it."
-            )
-        if size < self.minimum:
-            raise InputError(
-                f"federation.minimum is {self.minimum}, but {size} clients take part in a round: "
-                "lower it or let more take part."
-            )
-        return size
-
-
-@dataclass(frozen=True)
-class Policy:
-    """The options of the rounds, the seed for drawing participants, and the aggregator with privacy."""
-
-    federation: Federation = Federation()
-    seed: int = 0
-    aggregator: PrivateAggregator = field(default_factory=PrivateAggregator)
-
-    @property
-    def limits(self) -> Limits:
-        """The limits of updates; clipped ones have no norm limit, since its median depends on all clients."""
-        norm = self.federation.norm_limit if self.aggregator.privacy.clip is None else math.inf
-        return Limits(norm, self.federation.max_samples or MAX_SAMPLES)
-
-    def at_server(self, stage: Stage) -> Stage:
-        """The stage with the rule by which the server combines updates.
-
-        Clipped updates are averaged unless another rule is set: noise is calibrated to their mean.
-        """
-        private = self.aggregator.privacy.clip is not None
-        name = self.federation.aggregation or ("mean" if private else DEFAULT)
-        limit = math.inf if name == "mean" else self.federation.samples_limit
-        return replace(stage, average=rule(name), samples_limit=limit)
-
-    def draw(self, clients: Sequence[int], *place: int | str) -> list[int]:
-        """The participants at a place such as (stage, round, attempt), sorted.
-
-        They depend only on the clients, the place and the seed, or with noise on the server's secret, because
-        every client knows the seed. The engine and interruptions do not change them.
-        """
-        size = self.federation.size(len(clients))
-        if size == len(clients):
-            return sorted(clients)
-        if self.aggregator.privacy.draws_secretly:
-            return draw_secretly(self.aggregator.secret, clients, size, "/".join(map(str, place)))
-        generator = np.random.default_rng(derive(self.seed, "participants", *place))
-        return sorted(clients[index] for index in generator.choice(len(clients), size, replace=False))
 
 
 Holders = Mapping[str, frozenset[int]]  # a frozen part -> the clients that hold its global values

@@ -4,7 +4,7 @@ The default of every hook is plain federated averaging. Centralized training is 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -16,19 +16,11 @@ from fedmcc.errors import InputError
 from fedmcc.messages import Task, Update
 from fedmcc.methods.inputs import VIEW_PAIR, Overview, Sights
 from fedmcc.networks.momentum import Network
-from fedmcc.numerics.state_dicts import State, copy_into, weighted_average
+from fedmcc.numerics.state_dicts import Average, State, copy_into, mean
 
 Parts = tuple[str, ...]  # names of submodules, such as "online.encoder"
 Memory = dict[str, Tensor]  # tensors that a client keeps between rounds of a stage, besides its network
 STARTED = "met"  # key of a Memory after the first task of a stage; the string is part of saved client states
-
-# From the clients' weights, the numbers of images by which they count, and the sent weights to new weights.
-Average = Callable[[Sequence[State], Sequence[float], State], State]
-
-
-def mean(states: Sequence[State], weights: Sequence[float], sent: State) -> State:
-    """The average by |D_k| / |D|, the server's step of Algorithms 1 and 2."""
-    return weighted_average(states, weights)
 
 
 class Aggregate(NamedTuple):
@@ -192,32 +184,6 @@ class Stage:
         """
         limit = self.samples_limit * median_low(update.samples for update in updates)
         return [min(float(update.samples), limit) for update in updates]
-
-
-def add_up(updates: Sequence[Update], key: str, counts: Sequence[float]) -> Tensor:
-    """Sum of the clients' extras of this name, each reduced to the number of images that count."""
-    total = torch.zeros((), dtype=torch.float64)
-    for update, count in zip(updates, counts, strict=True):
-        total = total + update.extras[key] * (count / update.samples)
-    return total
-
-
-TensorSpec = tuple[torch.dtype, tuple[int | None, ...]]  # data type and shape of a tensor; None: any length
-
-
-def extras_mismatch(extras: State, expected: Mapping[str, TensorSpec]) -> str:
-    """How names, types or shapes of an update's extras differ from the expected, as a sentence; or empty."""
-    if extras.keys() != expected.keys():
-        names = ", ".join(sorted(extras)) or "none"
-        return f"Its extra tensors are {names:.80}; expected {', '.join(sorted(expected))}."
-    for name, (dtype, shape) in expected.items():
-        value = extras[name]
-        fits = value.dim() == len(shape) and all(
-            wanted in (None, length) for length, wanted in zip(value.shape, shape, strict=True)
-        )
-        if not fits or value.dtype != dtype:
-            return f"Its {name} is {value.dtype} of shape {tuple(value.shape)}; expected {dtype} of {shape}."
-    return ""
 
 
 def require_positive(options: object, *names: str, section: str = "method") -> None:

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from fedmcc.losses import spectral_contrast
 from fedmcc.messages import Task, Update
-from fedmcc.methods.base import Aggregate, Memory, Parts, Stage, extras_mismatch
+from fedmcc.methods.base import Aggregate, Memory, Parts, Stage
+from fedmcc.methods.extras import extras_mismatch
 from fedmcc.networks.momentum import Branch, MomentumPair
 from fedmcc.numerics.matrices import is_positive_semidefinite
 from fedmcc.numerics.state_dicts import State, copy_into

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from fedmcc.errors import InputError
 from fedmcc.losses import contrast
 from fedmcc.messages import Task, Update
-from fedmcc.methods.base import Aggregate, Memory, Parts, Stage, extras_mismatch, require_positive
+from fedmcc.methods.base import Aggregate, Memory, Parts, Stage, require_positive
+from fedmcc.methods.extras import extras_mismatch
 from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.networks.pretrained import load_encoder

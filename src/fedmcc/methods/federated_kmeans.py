@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Parts, Stage, add_up, extras_mismatch, require_positive
+from fedmcc.methods.base import Aggregate, Parts, Stage, require_positive
+from fedmcc.methods.extras import add_up, extras_mismatch
 from fedmcc.networks.momentum import Network, set_cluster_projector
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics import kmeans

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Parts, Stage, add_up, extras_mismatch, require_positive
+from fedmcc.methods.base import Aggregate, Parts, Stage, require_positive
+from fedmcc.methods.extras import add_up, extras_mismatch
 from fedmcc.methods.federated_kmeans import HEAD, FederatedKMeans, encode
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics.matrices import is_positive_semidefinite

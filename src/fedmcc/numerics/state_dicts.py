@@ -1,11 +1,13 @@
 """Arithmetic on states: flat dictionaries of tensors, as in `state_dict` and safetensors files."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 State = dict[str, Tensor]
+# From the clients' weights, the numbers of images by which they count, and the sent weights to new weights.
+Average = Callable[[Sequence[State], Sequence[float], State], State]
 
 BLOCK_ELEMENTS = 2**16  # elements averaged at a time, few enough for the processor's cache
 
@@ -54,6 +56,11 @@ def weighted_average(states: Sequence[Mapping[str, Tensor]], weights: Sequence[f
     """
     total = float(sum(weights))
     return {name: _average([state[name] for state in states], weights, total) for name in states[0]}
+
+
+def mean(states: Sequence[State], weights: Sequence[float], sent: State) -> State:
+    """The average by |D_k| / |D|, the server's step of Algorithms 1 and 2."""
+    return weighted_average(states, weights)
 
 
 def interpolate(first: Mapping[str, Tensor], second: Mapping[str, Tensor], share: float) -> State:

@@ -16,8 +16,8 @@ from fedmcc.data.partition import Rows, partition_images
 from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
 from fedmcc.federation.engines import Engine
+from fedmcc.federation.policy import Policy
 from fedmcc.federation.privacy import PrivateAggregator
-from fedmcc.federation.rounds import Policy
 from fedmcc.methods.base import Stage
 from fedmcc.networks.inference import device_of
 from fedmcc.networks.initialise import initialise

@@ -17,8 +17,9 @@ from fedmcc.data.partition import encode_partition
 from fedmcc.errors import InputError
 from fedmcc.evaluation.assignments import assignments_csv
 from fedmcc.evaluation.options import empty_scores
+from fedmcc.federation.policy import Policy
 from fedmcc.federation.privacy import epsilon, epsilon_secret_draw
-from fedmcc.federation.rounds import Policy, Progress, Round, RoundFailedError, rounds
+from fedmcc.federation.rounds import Progress, Round, RoundFailedError, rounds
 from fedmcc.messages import StageRound
 from fedmcc.methods.base import Stage
 from fedmcc.numerics.state_dicts import copy_into, detached, select

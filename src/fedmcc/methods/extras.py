@@ -1,0 +1,34 @@
+"""Extra tensors of updates: their expected form, and their sum over clients."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedmcc.messages import Update
+from fedmcc.numerics.state_dicts import State
+
+TensorSpec = tuple[torch.dtype, tuple[int | None, ...]]  # data type and shape of a tensor; None: any length
+
+
+def extras_mismatch(extras: State, expected: Mapping[str, TensorSpec]) -> str:
+    """How names, types or shapes of an update's extras differ from the expected, as a sentence; or empty."""
+    if extras.keys() != expected.keys():
+        names = ", ".join(sorted(extras)) or "none"
+        return f"Its extra tensors are {names:.80}; expected {', '.join(sorted(expected))}."
+    for name, (dtype, shape) in expected.items():
+        value = extras[name]
+        fits = value.dim() == len(shape) and all(
+            wanted in (None, length) for length, wanted in zip(value.shape, shape, strict=True)
+        )
+        if not fits or value.dtype != dtype:
+            return f"Its {name} is {value.dtype} of shape {tuple(value.shape)}; expected {dtype} of {shape}."
+    return ""
+
+
+def add_up(updates: Sequence[Update], key: str, counts: Sequence[float]) -> Tensor:
+    """Sum of the clients' extras of this name, each reduced to the number of images that count."""
+    total = torch.zeros((), dtype=torch.float64)
+    for update, count in zip(updates, counts, strict=True):
+        total = total + update.extras[key] * (count / update.samples)
+    return total
