@@ -121,9 +121,10 @@ def test_a_round_is_repeated_if_its_updates_cannot_be_combined():
 
 
 def test_a_model_that_half_precision_cannot_hold_fails_the_round():
-    engine, stage = Fixed([_update(0).packed()]), Plain()
-    object.__setattr__(
-        stage, "combine", lambda updates, model: Aggregate({"part.a": torch.full((4,), 7e4)}, {})
-    )
+    class TooLarge(Plain):
+        def combine(self, updates, model):
+            return Aggregate({"part.a": torch.full((4,), 7e4)}, {})
+
+    engine, stage = Fixed([_update(0).packed()]), TooLarge()
     with pytest.raises(RoundFailedError, match=r"part\.a is not finite"):
         _round(engine, stage, clients=1, attempts=1, half=True)
