@@ -32,3 +32,9 @@ def add_up(updates: Sequence[Update], key: str, counts: Sequence[float]) -> Tens
     for update, count in zip(updates, counts, strict=True):
         total = total + update.extras[key] * (count / update.samples)
     return total
+
+
+def concatenate(updates: Sequence[Update], key: str, counts: Sequence[float]) -> Tensor:
+    """The clients' sizes of this name in one row, each reduced to the number of images that count."""
+    shares = [count / update.samples for update, count in zip(updates, counts, strict=True)]
+    return torch.cat([update.extras[key] * share for update, share in zip(updates, shares, strict=True)])

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Parts, Stage, require_positive
-from fedmcc.methods.extras import add_up, extras_mismatch
+from fedmcc.methods.extras import add_up, concatenate, extras_mismatch
 from fedmcc.networks.momentum import Network, set_cluster_projector
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics import kmeans
@@ -160,9 +160,7 @@ class Centroids(Stage):
         """k-means of all centroids, weighted by their numbers of images."""
         groups, vectors = model[f"{HEAD}.groups"], model[f"{HEAD}.vectors.weight"]
         rows = torch.cat([update.extras["centroids"] for update in updates]).numpy()
-        shares = [count / update.samples for update, count in zip(updates, self.counts(updates), strict=True)]
-        counted = [update.extras["sizes"] * share for update, share in zip(updates, shares, strict=True)]
-        sizes = torch.cat(counted).numpy().astype(np.float32)
+        sizes = concatenate(updates, "sizes", self.counts(updates)).numpy().astype(np.float32)
         count = min(len(vectors), len(rows))
         fitted = kmeans.fit(kmeans.unit_rows(rows), count, self.seed, weights=sizes)
         prototypes = torch.from_numpy(fitted.cluster_centers_).to(vectors)

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Parts, Stage, extras_mismatch, require_positive
-from fedmcc.methods.federated_kmeans import HEAD, add_up, encode
+from fedmcc.methods.base import Aggregate, Parts, Stage, require_positive
+from fedmcc.methods.extras import add_up, extras_mismatch
+from fedmcc.methods.federated_kmeans import HEAD, encode
 from fedmcc.methods.lloyd import VECTORS, Seeds
 from fedmcc.networks.landmarks import Landmarks
 from fedmcc.networks.momentum import Network, set_cluster_projector
@@ -71,9 +72,9 @@ class Width(Stage):
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """The mean over all images."""
-        images = sum(update.samples for update in updates)
-        total = add_up(update.extras["distances"] for update in updates)
-        return Aggregate({WIDTH: (total / images).to(model[WIDTH])}, {})
+        counts = self.counts(updates)
+        total = add_up(updates, "distances", counts)
+        return Aggregate({WIDTH: (total / sum(counts)).to(model[WIDTH])}, {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +111,7 @@ class Cut(Stage):
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Group the landmarks by the normalised cut; equal landmarks are one node."""
-        affinity = add_up(update.extras["affinity"] for update in updates)
+        affinity = add_up(updates, "affinity", self.counts(updates))
         clusters = model[GROUPS].shape[1]
         nodes = torch.unique(model[VECTORS], dim=0, return_inverse=True)[1]
         onto = torch.eye(int(nodes.max()) + 1, dtype=torch.float64)[nodes]

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Parts, Stage, extras_mismatch, require_positive
-from fedmcc.methods.federated_kmeans import HEAD, LOCAL_RESTARTS, add_up, encode
+from fedmcc.methods.base import Aggregate, Parts, Stage, require_positive
+from fedmcc.methods.extras import add_up, concatenate, extras_mismatch
+from fedmcc.methods.federated_kmeans import HEAD, LOCAL_RESTARTS, encode
 from fedmcc.networks.centres import Centres, squared_distances
 from fedmcc.networks.momentum import Network, set_cluster_projector
 from fedmcc.numerics import kmeans
@@ -88,7 +89,7 @@ class Seeds(Stage):
         """k-means of all centroids, weighted by their numbers of images."""
         vectors = model[VECTORS]
         rows = torch.cat([update.extras["centroids"] for update in updates]).numpy()
-        sizes = torch.cat([update.extras["sizes"] for update in updates]).numpy().astype(np.float32)
+        sizes = concatenate(updates, "sizes", self.counts(updates)).numpy().astype(np.float32)
         count = min(len(vectors), len(rows))
         fitted = kmeans.fit(rows, count, self.seed, weights=sizes)
         centres = torch.from_numpy(fitted.cluster_centers_).to(vectors)
@@ -135,8 +136,9 @@ class Lloyd(Stage):
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Move each centre to the mean of its images; a centre without images stays."""
-        sums, counts = (add_up(update.extras[key] for update in updates) for key in ("sums", "counts"))
-        means = sums / counts.clamp_min(1)[:, None]
+        limited = self.counts(updates)
+        sums, counts = (add_up(updates, key, limited) for key in ("sums", "counts"))
+        means = sums / counts.clamp_min(1e-12)[:, None]  # a limited client may count as less than one image
         centres = torch.where(counts[:, None] > 0, means.to(model[VECTORS]), model[VECTORS])
-        shares = (counts / counts.sum().clamp_min(1)).to(model[f"{HEAD}.marginal"])
+        shares = (counts / counts.sum().clamp_min(1e-12)).to(model[f"{HEAD}.marginal"])
         return Aggregate({VECTORS: centres, f"{HEAD}.marginal": shares}, {})
