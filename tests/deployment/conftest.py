@@ -81,6 +81,7 @@ class Three:
             "partition": {"clients": 3, "uneven": 0.5},
             "training": {"batch_size": 8},
             "evaluation": {"at_server": True},
+            "privacy": {"reproducible": True},
         } | options
         self.grid = InProcess({10 + part: self.node("cab"[part]) for part in range(3)})
         self.options: dict[str, Any] = {"sites": "a,b,c", "wait": 1.0, "round-timeout": 60.0}

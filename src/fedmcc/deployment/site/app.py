@@ -74,7 +74,7 @@ def read_site(context: Context) -> SiteWorker:
         part, parts = int(config["partition-id"]), int(config["num-partitions"])
         name = f"client-{part:0{len(str(parts - 1))}}"
         folder = Path(str(context.run_config["run"])) / "sites" / name
-        return SiteWorker(name, folder, shard=Shard(part, parts))
+        return SiteWorker(name, folder, shard=Shard(part, parts), simulated=True)
     for key in ("client", "state-dir"):
         if not config.get(key):
             raise InputError(f"The site's node-config has no {key}: add it.")

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from secrets import token_bytes
 from typing import Any, NamedTuple
 
 from fedmcc.config import Config, parse_text
@@ -24,13 +25,14 @@ from fedmcc.networks.momentum import Network
 from fedmcc.numerics.state_dicts import State, add_prefix, detached, select
 from fedmcc.runs.build import build_network, fingerprint, make_client, network_factory, share_out
 from fedmcc.runs.resolve import resolve, stages
-from fedmcc.storage.atomic_files import make_folder, try_lock
+from fedmcc.storage.atomic_files import make_folder, try_lock, write_atomically
 from fedmcc.storage.safetensor_files import load_state, save_state
 from fedmcc.training.feature_cache import FeatureCache
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2  # between two attempts to get the lock
+LOCK, SECRET = "lock", "random.secret"  # files of a run besides its states
 
 
 class RefusalError(Exception):
@@ -56,12 +58,17 @@ class SiteWorker:
     folder: Path  # for its states, one subfolder per run
     data: Path | None = None  # a folder of images; None: the data set of the recipe
     shard: Shard | None = None  # of the data set under the recipe's partition; None: all images
+    simulated: bool = False  # random numbers are those of a client in a simulation
 
     def hello(self, greeting: Greeting) -> Hello:
         """Answer the greeting of a server, and delete the states of finished runs."""
         for run in greeting.finished:
             self._delete_state(run)
         config = parse_text(greeting.recipe)
+        if config.privacy.reproducible:
+            log.warning(
+                "The recipe sets privacy.reproducible: the server can repeat this site's random draws."
+            )
         images = self._images(config)
         samples, channels, *sides = images.images.shape
         config = _resolve(config, images)
@@ -85,6 +92,8 @@ class SiteWorker:
         client = make_client(config, site_task.task.client, images.images, FeatureCache())
         memory = SiteMemory(self.folder / site_task.run)
         with memory.locked(expires):
+            if not (self.simulated or config.privacy.reproducible):
+                client = replace(client, seed=memory.secret_seed())
             return _work(client, net, _stage(config, site_task.task), site_task, memory)
 
     def _delete_state(self, run: str) -> None:
@@ -131,7 +140,7 @@ class SiteMemory:
         overwrite the state of a later one.
         """
         make_folder(self.folder, "the site's state")
-        with (self.folder / "lock").open("w") as file:
+        with (self.folder / LOCK).open("w") as file:
             while not try_lock(file.fileno()):
                 if expires is None or time.time() > expires:
                     raise RefusalError("The site is still busy with an earlier task.")
@@ -139,6 +148,16 @@ class SiteMemory:
             if expires is not None and time.time() > expires:
                 raise RefusalError("The task expired before it was started.")
             yield
+
+    def secret_seed(self) -> int:
+        """A random seed that only this site has, for all rounds of the run.
+
+        With the recipe's seed, the server could repeat views and batches and test a guess of the images.
+        """
+        path = self.folder / SECRET
+        if not path.exists():
+            write_atomically(path, token_bytes(32), mode=0o600)
+        return int.from_bytes(path.read_bytes())
 
     def load(self, after: StageRound) -> State:
         """The state after a round; raises LostStateError if it is missing or damaged."""
@@ -156,7 +175,7 @@ class SiteMemory:
         save_state(new, state)
         kept = {new, self._file(base) if base else new}
         for path in self.folder.iterdir():  # temporary files of a crash are deleted too
-            if path not in kept and path.name != "lock":
+            if path not in kept and path.name not in (LOCK, SECRET):
                 path.unlink(missing_ok=True)
 
     def delete(self) -> None:
