@@ -150,6 +150,20 @@ def test_noise_is_refused_where_clients_send_more_than_weights(method, tmp_path)
         experiment.run(config.parse(table), tmp_path / "run")
 
 
+@pytest.mark.parametrize("section", ["encoder", "method"])
+def test_noise_is_refused_with_batch_normalisation(section, tmp_path):
+    table = TINY | {"method": {"name": "fedsimclr", "norm": "group", "rounds": 1}}
+    table |= {"privacy": {"clip": 1.0, "noise": 1.0}, section: (table[section] | {"norm": "batch"})}
+    with pytest.raises(InputError, match=f'{section}.norm to "group"'):
+        experiment.run(config.parse(table), tmp_path / "run")
+
+
+def test_integers_do_not_change_with_noise_because_they_reveal_numbers_of_steps():
+    updates = [_update(client, torch.zeros(3)) for client in range(2)]
+    combined = PrivateAggregator(Privacy(clip=1.0, noise=1.0), b"secret").combine(STAGE, updates, SENT, 1)
+    assert set(combined.weights) == {"a.w", "a.v"}
+
+
 def test_a_run_logs_epsilon_in_every_round_and_deletes_its_secret(tmp_path):
     done = _run(tmp_path, "run", clip=1.0, noise=4.0)
     privacy = Privacy(clip=1.0, noise=4.0)

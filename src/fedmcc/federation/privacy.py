@@ -13,12 +13,12 @@ from secrets import token_bytes
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage
-from fedmcc.numerics.state_dicts import State
+from fedmcc.numerics.state_dicts import State, select
 
 MAX_DRAW = 2**20  # random numbers drawn at once
 
@@ -67,6 +67,17 @@ class Privacy:
         if find_spec("dp_accounting") is None:
             raise InputError("privacy.noise needs the package dp-accounting: pip install 'fedmcc[privacy]'.")
 
+    def require_private_network(self, net: nn.Module, stages: Sequence[Stage]) -> None:
+        """Raise if noise is set and a stage shares running statistics, which noise makes useless."""
+        shared = select(net.state_dict(), [part for stage in stages for part in stage.shared])
+        for name in shared if self.noise else ():
+            if name.endswith("running_var"):
+                section = "encoder" if "encoder" in name.split(".") else "method"
+                raise InputError(
+                    "privacy.noise does not work with batch normalisation, whose running variances it makes "
+                    f'negative: set {section}.norm to "group".'
+                )
+
 
 def clipped(weights: Mapping[str, Tensor], sent: Mapping[str, Tensor], limit: float | None) -> State:
     """Scale the change from the sent weights down to the Euclidean norm `limit`, if it is larger."""
@@ -109,13 +120,13 @@ class PrivateAggregator:
 
 
 def _with_noise(weights: State, scale: float, stream: "NoiseStream") -> State:
-    """Add normal noise to floating-point tensors; integer counters do not depend on the images' content."""
+    """Floating-point tensors with normal noise; integers are left out: they reveal numbers of steps."""
     noisy = {}
     for name, value in sorted(weights.items()):
         if value.is_floating_point():
             noise = torch.from_numpy(stream.normal(value.numel())).reshape(value.shape)
             noisy[name] = (value.double() + scale * noise.to(value.device)).to(value.dtype)
-    return {**weights, **noisy}
+    return noisy
 
 
 class NoiseStream:

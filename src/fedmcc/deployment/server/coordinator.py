@@ -24,7 +24,7 @@ from fedmcc.errors import InputError
 from fedmcc.runs.build import Experiment, build_network, fingerprint, scorer_of
 from fedmcc.runs.directory import Run, load_run
 from fedmcc.runs.experiment import Finished, Scored, start_run, steps
-from fedmcc.runs.resolve import check, count_classes, resolve
+from fedmcc.runs.resolve import check, count_classes, resolve, stages
 from fedmcc.training.torch_setup import set_up_torch
 
 
@@ -53,6 +53,7 @@ def prepare(grid: Grid, request: RunRequest) -> tuple[Experiment, Run]:
     images = ImageSet(np.empty((0, channels, size, size), np.uint8))  # only their shape is used
     config = _resolve(config, images, len(sites.names))
     net = build_network(config, channels)
+    config.privacy.require_private_network(net, stages(config))
     header = TaskHeader(stored.get("id", uuid4().hex), dump(config), fingerprint(net, config))
     sites.require(Requirements(channels, header.fingerprint, None if given else size))
     engine = SiteEngine(sites, header, config.training.batch_size)
