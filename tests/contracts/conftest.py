@@ -28,6 +28,8 @@ def with_all_stages(kind: type, norm: str) -> Any:
     """The entry with narrow layers, this normalisation, and every stage that an option can add."""
     options = {field.name: 32 for field in fields(kind) if type(field.default) is int and field.default > 64}
     options |= {field.name: norm for field in fields(kind) if field.name == "norm"}
+    # Every image is confident: an untrained network has no image above a real threshold.
+    options |= {field.name: 0.0 for field in fields(kind) if field.name == "confidence"}
     for field in fields(kind):
         if type(field.default) is int and field.default == 0:
             more = options | {field.name: 1}

@@ -4,6 +4,7 @@ from fedmcc.methods.ae import AE
 from fedmcc.methods.base import Clustering, Method, NoClustering, Stage
 from fedmcc.methods.cc import CC
 from fedmcc.methods.cluster_contrast import ClusterContrast
+from fedmcc.methods.dac import DAC
 from fedmcc.methods.dec import DEC
 from fedmcc.methods.fedbyol import FedBYOL
 from fedmcc.methods.fedca import FedCA
@@ -17,10 +18,15 @@ from fedmcc.methods.fedsimclr import FedSimCLR
 from fedmcc.methods.fedsimsiam import FedSimSiam
 from fedmcc.methods.fedu import FedU
 from fedmcc.methods.idfd import IDFD
+from fedmcc.methods.iic import IIC
 from fedmcc.methods.landmarks import LandmarkSpectral
 from fedmcc.methods.lloyd import LloydKMeans
 from fedmcc.methods.mcc import MCC
+from fedmcc.methods.pcl import PCL
+from fedmcc.methods.pica import PICA
+from fedmcc.methods.propos import ProPos
 from fedmcc.methods.raw import Raw
+from fedmcc.methods.scan import SCAN
 from fedmcc.methods.vae import VAE
 
 METHODS: dict[str, type[Method]] = {
@@ -40,6 +46,12 @@ METHODS: dict[str, type[Method]] = {
     "vae": VAE,
     "dec": DEC,
     "idfd": IDFD,
+    "iic": IIC,
+    "dac": DAC,
+    "pica": PICA,
+    "scan": SCAN,
+    "pcl": PCL,
+    "propos": ProPos,
 }
 """Methods by name, each a frozen dataclass whose fields are the hyperparameters; `fedmcc list methods`.
 

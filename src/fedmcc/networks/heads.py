@@ -2,7 +2,9 @@
 
 from typing import Literal
 
-from torch import nn
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
 Norm = Literal["batch", "group"]
 
@@ -85,3 +87,23 @@ def group_count(channels: int) -> int:
     # A group of one channel would turn a 1x1 map into zeros, each value minus its own mean.
     largest = max(1, min(MAX_GROUPS, channels // MIN_GROUP_CHANNELS))
     return next(count for count in range(largest, 0, -1) if channels % count == 0)
+
+
+class Heads(nn.Module):
+    """Several linear heads with soft assignments; `forward` uses the head `best`."""
+
+    best: Tensor
+
+    def __init__(self, features: int, clusters: int, count: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, count * clusters)
+        self.clusters = clusters
+        self.register_buffer("best", torch.tensor(0))
+
+    def all(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n heads k"]:
+        """Soft assignments by every head."""
+        logits: Tensor = self.linear(features)
+        return logits.view(len(features), -1, self.clusters).softmax(dim=2)
+
+    def forward(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+        return self.all(features).index_select(1, self.best[None])[:, 0]

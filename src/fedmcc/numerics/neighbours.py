@@ -1,0 +1,28 @@
+"""Nearest neighbours among the rows of a matrix."""
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+MAX_ELEMENTS = 2**24  # distances computed at a time
+
+
+def nearest(
+    rows: Float[Tensor, "n d"], count: int
+) -> tuple[Int64[Tensor, "n neighbours"], Float[Tensor, "n neighbours"]]:
+    """Indices of the nearest other rows, nearest first, and their squared distances; at most n - 1.
+
+    Of equal distances, the lower index comes first.
+    """
+    count = min(count, len(rows) - 1)
+    lengths, step = rows.square().sum(dim=1), max(1, MAX_ELEMENTS // len(rows))
+    indices, distances = [], []
+    for start in range(0, len(rows), step):
+        block = rows[start : start + step]
+        squared = (lengths[start : start + step, None] + lengths - 2 * block @ rows.T).clamp_min(0)
+        own = torch.arange(len(block), device=rows.device)
+        squared[own, start + own] = torch.inf
+        ordered = squared.sort(dim=1, stable=True)
+        indices.append(ordered.indices[:, :count])
+        distances.append(ordered.values[:, :count])
+    return torch.cat(indices), torch.cat(distances)
