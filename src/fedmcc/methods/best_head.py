@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Stage, extras_mismatch
-from fedmcc.methods.federated_kmeans import HEAD, add_up
+from fedmcc.methods.base import Aggregate, Stage
+from fedmcc.methods.extras import extras_mismatch
+from fedmcc.methods.federated_kmeans import HEAD
 from fedmcc.methods.inputs import Overview
 from fedmcc.numerics.state_dicts import State
 
@@ -54,5 +55,6 @@ class BestHead(Stage):
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Average the weights, and choose the head with the smallest loss over all images."""
         weights = super().combine(updates, model).weights
-        total = add_up(update.extras[LOSSES].double() * update.samples for update in updates)
+        losses = torch.stack([update.extras[LOSSES].double() for update in updates])
+        total = torch.tensor(self.counts(updates), dtype=torch.float64) @ losses
         return Aggregate({**weights, f"{HEAD}.best": total.argmin()}, {})
