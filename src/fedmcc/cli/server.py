@@ -60,7 +60,7 @@ def start(
 
 def _serve(operator: "OperatorFolder", loaded: "Config", request: RunRequest, proxied: bool) -> None:
     from fedmcc.deployment.flower import processes
-    from fedmcc.deployment.server import launch, submit
+    from fedmcc.deployment.server import launch, submit, supervision
     from fedmcc.runs.directory import Run
     from fedmcc.runs.resolve import stages
     from fedmcc.terminal import output, progress
@@ -71,7 +71,8 @@ def _serve(operator: "OperatorFolder", loaded: "Config", request: RunRequest, pr
         output.say(server.description)
         run_id = submit.submit(server, request)
         output.say(f"{method}: waiting for {', '.join(server.nodes)}; the run is in {run.path}.")
-        events, plan = submit.follow(server, run, run_id, rounds), submit.plan(run, rounds)
-        scores = progress.watch(events, plan)
+        supervisor = supervision.Supervisor(server, output.say)
+        events = supervisor.follow(request, run_id, rounds)
+        scores = progress.watch(events, submit.plan(run, rounds))
     output.show_scores(scores, method)
     output.say(f"The run is in {run.path}.")

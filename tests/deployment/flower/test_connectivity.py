@@ -4,16 +4,17 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from fedmcc.deployment.flower.connectivity import UnreachableError, check_connection
+from fedmcc.deployment.flower.connectivity import ExpiredError, UnreachableError, check_connection
 from fedmcc.deployment.setup.certificates import CertifiedKey, certify_server, create_authority
 from fedmcc.errors import InputError
 
-Listen = Callable[[CertifiedKey | None], str]
+Listen = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +30,16 @@ def trusted(authority: CertifiedKey, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def listen(tmp_path: Path) -> Iterator[Listen]:
-    """Start a server for one connection, with this certificate or without TLS; returns its address."""
+    """Start a server for some connections, with a certificate or without TLS; returns its address."""
     threads, sockets = [], []
 
-    def start(server: CertifiedKey | None) -> str:
+    def start(server: CertifiedKey | None, connections: int = 1) -> str:
         listener = socket.create_server(("", 0))
         sockets.append(listener)
         threads.append(
-            threading.Thread(target=_serve, args=(listener, _context(server, tmp_path)), daemon=True)
+            threading.Thread(
+                target=_serve, args=(listener, _context(server, tmp_path), connections), daemon=True
+            )
         )
         threads[-1].start()
         return f"127.0.0.1:{listener.getsockname()[1]}"
@@ -56,16 +59,15 @@ def _context(server: CertifiedKey | None, folder: Path) -> ssl.SSLContext | None
     return context
 
 
-def _serve(listener: socket.socket, context: ssl.SSLContext | None) -> None:
-    connection, _ = listener.accept()
-    with connection:
-        if context is None:
-            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\nplain text here")
-            return
-        try:
-            context.wrap_socket(connection, server_side=True).close()
-        except OSError:  # the site has closed the connection
-            return
+def _serve(listener: socket.socket, context: ssl.SSLContext | None, connections: int) -> None:
+    for _ in range(connections):
+        connection, _ = listener.accept()
+        with connection:
+            if context is None:
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\nplain text here")
+                continue
+            with suppress(OSError):  # the site has closed the connection
+                context.wrap_socket(connection, server_side=True).close()
 
 
 def test_a_server_of_the_trusted_authority_is_accepted(
@@ -75,9 +77,17 @@ def test_a_server_of_the_trusted_authority_is_accepted(
 
 
 def test_an_expired_certificate_is_refused(listen: Listen, authority: CertifiedKey, trusted: Path) -> None:
-    old = certify_server(authority, "127.0.0.1", 30, datetime.now(UTC) - timedelta(days=31))
-    with pytest.raises(InputError, match=r"has expired.*renew"):
-        check_connection(listen(old), trusted)
+    end = datetime.now(UTC) - timedelta(days=1)
+    old = certify_server(authority, "127.0.0.1", 30, end - timedelta(days=30))
+    with pytest.raises(ExpiredError, match=rf"has expired on {end:%Y-%m-%d}: .*federation renew"):
+        check_connection(listen(old, 2), trusted)
+
+
+def test_an_expired_authority_is_not_taken_for_the_certificate(listen: Listen, tmp_path: Path) -> None:
+    ancient = create_authority(datetime.now(UTC) - timedelta(days=5000))
+    (tmp_path / "ca.crt").write_bytes(ancient.certificate_pem)
+    with pytest.raises(ExpiredError, match=r"authority that certifies .* has expired: .*new federation"):
+        check_connection(listen(certify_server(ancient, "127.0.0.1", 30), 2), tmp_path / "ca.crt")
 
 
 def test_another_authority_is_refused(listen: Listen, trusted: Path) -> None:

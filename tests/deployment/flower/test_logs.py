@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from fedmcc.deployment.flower.logs import LINE_FORMAT, last_error, message_of, rotate_log
+from fedmcc.deployment.flower.logs import LINE_FORMAT, last_error, message_of, rotate_log, shorten_log
 
 
 def test_a_log_without_an_error_gives_its_last_line(tmp_path: Path) -> None:
@@ -32,3 +32,14 @@ def test_a_log_is_renamed_once_it_is_too_large(tmp_path: Path) -> None:
     rotate_log(log, 4)
     assert not log.exists()
     assert (tmp_path / "run.old.log").read_text() == "12345"
+
+
+def test_a_log_to_which_a_program_appends_is_shortened_in_place(tmp_path: Path) -> None:
+    log = tmp_path / "flower.log"
+    with log.open("ab", buffering=0) as program:
+        program.write(b"12345")
+        shorten_log(log, 5)
+        assert log.read_bytes() == b"12345"
+        shorten_log(log, 4)
+        program.write(b"67")
+    assert (log.read_bytes(), (tmp_path / "flower.old.log").read_bytes()) == (b"67", b"12345")

@@ -1,5 +1,6 @@
 """Processes of Flower: locks, termination, and none left behind."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fedmcc.deployment.flower import pid_files
 from fedmcc.deployment.flower.processes import (
     environment,
     exclusive,
@@ -69,6 +71,50 @@ def test_a_program_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: p
     with running(STUBBORN, tmp_path, tmp_path / "log") as process:
         assert wait_until(lambda: (tmp_path / "log").read_bytes() == b"up\n", 30.0)
     assert process.returncode == -signal.SIGKILL
+
+
+WORKERS = (  # like nginx: no environment, and a worker in the session of its master
+    "env",
+    "-i",
+    sys.executable,
+    "-c",
+    "import os, sys, time; os.fork() and print('up', flush=True); time.sleep(60)",
+)
+
+
+def test_workers_without_environment_are_found_after_their_master_was_killed(tmp_path: Path) -> None:
+    with running(WORKERS, tmp_path, tmp_path / "log") as master:
+        assert wait_until(lambda: (tmp_path / "log").read_bytes() == b"up\n", 30.0)
+        (worker,) = set(processes_of(tmp_path)) - {master.pid}
+        pid_files.record(tmp_path, master.pid)  # its name, now that `env` has become Python
+        master.kill()
+        master.wait()
+        assert processes_of(tmp_path) == [worker]
+        terminate_all(tmp_path)
+        assert processes_of(tmp_path) == []
+
+
+def test_no_worker_is_left_when_the_block_of_its_killed_master_ends(tmp_path: Path) -> None:
+    with running(WORKERS, tmp_path, tmp_path / "log") as master:
+        assert wait_until(lambda: (tmp_path / "log").read_bytes() == b"up\n", 30.0)
+        (worker,) = set(processes_of(tmp_path)) - {master.pid}
+        pid_files.record(tmp_path, master.pid)
+        master.kill()
+    assert wait_until(lambda: pid_files.read_facts(worker) is None, 30.0)
+    assert [*(tmp_path / "pids").iterdir()] == []
+
+
+def test_a_process_that_got_the_id_of_a_recorded_one_is_not_found(tmp_path: Path) -> None:
+    with running(SLEEP, tmp_path / "other", tmp_path / "log") as process:
+        facts = pid_files.read_facts(process.pid)
+        pid_files.record(tmp_path, process.pid)
+        record = tmp_path / "pids" / str(process.pid)
+        assert pid_files.recorded(tmp_path) == [process.pid]
+        for change in ({"start": facts.start - 1}, {"boot": "another start of the machine"}):
+            content = json.loads(record.read_text())
+            record.write_text(json.dumps(content | change))
+            assert pid_files.recorded(tmp_path) == []
+            record.write_text(json.dumps(content))
 
 
 def test_the_lock_is_exclusive_and_a_killed_process_releases_it(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedmcc import config
+from fedmcc.deployment.flower.programs import CommandLine
 from fedmcc.deployment.server.launch import RunningServer
 from fedmcc.deployment.server.submit import choose_config, choose_run, follow, plan
 from fedmcc.deployment.setup.layout import OperatorFolder
@@ -16,7 +17,7 @@ from fedmcc.terminal.progress import watch
 ROUNDS = {"joint": 2}
 
 
-class Flower:
+class Flower(CommandLine):
     """The part of Flower's command line that `follow` uses, with a log that ends at once."""
 
     def log_command(self, run_id: str) -> tuple[str, ...]:
@@ -29,7 +30,7 @@ class Flower:
 @pytest.fixture
 def server(operator: OperatorFolder) -> RunningServer:
     operator.logs.mkdir()
-    return RunningServer(operator, Flower(), {"north": 1, "south": 2}, True)  # type: ignore[arg-type]
+    return RunningServer(operator, Flower(operator.flower_home), {"north": 1, "south": 2}, True)
 
 
 def test_an_unfinished_run_is_resumed_and_a_finished_one_is_not(operator: OperatorFolder, write_run) -> None:

@@ -2,9 +2,11 @@
 
 import socket
 import ssl
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
+from fedmcc.deployment.setup import certificates
 from fedmcc.errors import InputError
 
 TIMEOUT_SECONDS = 10.0
@@ -13,6 +15,10 @@ CERTIFICATE_NOT_YET_VALID, CERTIFICATE_EXPIRED = 9, 10  # verification codes of 
 
 class UnreachableError(Exception):
     """The server does not answer; a later attempt may succeed."""
+
+
+class ExpiredError(InputError):
+    """The certificate of the server has expired; a later attempt succeeds if the operator renews it."""
 
 
 def check_connection(server: str, authority: Path) -> None:
@@ -30,6 +36,8 @@ def check_connection(server: str, authority: Path) -> None:
         ):
             pass
     except ssl.SSLCertVerificationError as error:
+        if error.verify_code == CERTIFICATE_EXPIRED:
+            raise ExpiredError(_explain_expiry(server, host, int(port))) from None
         raise InputError(_explain(server, error)) from None
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # e.g. a proxy whose server is down
         raise UnreachableError("the connection was closed") from None
@@ -52,13 +60,25 @@ def is_ready(port: int, authority: Path) -> bool:
         return False
 
 
+def _explain_expiry(server: str, host: str, port: int) -> str:
+    """When the certificate of the server expired, and the remedy."""
+    try:
+        end = certificates.expiry_of(ssl.get_server_certificate((host, port), timeout=TIMEOUT_SECONDS))
+    except (OSError, ValueError):
+        end = None
+    if end and end > datetime.now(UTC):
+        return (
+            f"The authority that certifies {server} has expired: nothing was sent. "
+            "The operator creates a new federation with new folders for all sites."
+        )
+    return (
+        f"The certificate of {server} has expired{f' on {end:%Y-%m-%d}' if end else ''}: nothing was sent. "
+        "The operator renews it with `fedmcc federation renew`."
+    )
+
+
 def _explain(server: str, error: ssl.SSLCertVerificationError) -> str:
     """Why the certificate of the server is refused, and the remedy."""
-    if error.verify_code == CERTIFICATE_EXPIRED:
-        return (
-            f"The certificate of {server} has expired: nothing was sent. "
-            "The operator renews it with `fedmcc federation renew`."
-        )
     if error.verify_code == CERTIFICATE_NOT_YET_VALID:
         return f"The certificate of {server} is not valid yet: correct the clock of this machine."
     if "match" in error.verify_message.lower():

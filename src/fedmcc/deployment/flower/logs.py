@@ -1,7 +1,9 @@
 """Log files of Flower's programs: fedmcc's lines in them, their rotation, and the error at their end."""
 
 import logging
+import os
 import re
+import shutil
 from pathlib import Path
 
 MAX_LOG_BYTES = 10 * 2**20
@@ -21,10 +23,20 @@ def message_of(line: str) -> str | None:
     return match[1] if match else None
 
 
-def rotate_log(log: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
+def rotate_log(log: Path, max_bytes: int = MAX_LOG_BYTES) -> bool:
     """Rename a log that is larger than this, so that a new one is started; one old log is kept."""
+    if not log.exists() or log.stat().st_size <= max_bytes:
+        return False
+    log.replace(log.with_suffix(".old.log"))
+    return True
+
+
+def shorten_log(log: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
+    """Move the content of a log that is larger than this to the old log, while a program appends to it."""
     if log.exists() and log.stat().st_size > max_bytes:
-        log.replace(log.with_suffix(".old.log"))
+        shutil.copyfile(log, log.with_suffix(".old.log"))
+        log.with_suffix(".old.log").chmod(0o600)
+        os.truncate(log, 0)
 
 
 def last_error(log: Path) -> str:

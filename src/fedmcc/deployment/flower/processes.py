@@ -2,6 +2,7 @@
 
 Processes are found by the FLWR_HOME in their environment, even if their parent was killed: Flower's programs
 start others in new sessions, which a signal to a process group does not reach.
+They are also found by `pid_files`.
 """
 
 import ctypes
@@ -12,10 +13,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fedmcc.deployment.flower import pid_files
 from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import try_lock
 
@@ -52,10 +54,13 @@ def running(argv: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.P
             start_new_session=True,
             preexec_fn=_end_with_parent(),
         )
+    pid_files.record(home, process.pid)
     try:
         yield process
     finally:
         terminate(process)
+        _kill(pid_files.session_of(home, process.pid))  # workers of an nginx whose master was killed
+        pid_files.forget(home, process.pid)
 
 
 def terminate(process: subprocess.Popen[bytes]) -> None:
@@ -69,23 +74,32 @@ def terminate(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def terminate_all(home: Path) -> None:
-    """Terminate every process with this FLWR_HOME; kill those that do not end in time."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for process in processes_of(home):
-            with suppress(ProcessLookupError):
-                os.kill(process, number)
-        wait_until(lambda: not processes_of(home), TERMINATION_SECONDS)
+def terminate_all(home: Path, keep: Collection[int] = ()) -> None:
+    """Terminate every process with this FLWR_HOME except `keep`; kill those that do not end in time."""
+
+    def left() -> list[int]:
+        return [process for process in processes_of(home) if process not in keep]
+
+    _kill(left(), signal.SIGTERM)
+    if not wait_until(lambda: not left(), TERMINATION_SECONDS):
+        _kill(left())
+        wait_until(lambda: not left(), TERMINATION_SECONDS)
 
 
 def processes_of(home: Path) -> list[int]:
     """The ids of all other processes with this FLWR_HOME (on Linux; elsewhere none is found)."""
-    entry, found = f"FLWR_HOME={home}".encode(), []
+    entry, found = f"FLWR_HOME={home}".encode(), set(pid_files.recorded(home))
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):  # of another user, or ended meanwhile
-            if entry in path.read_bytes().split(b"\0") and int(path.parent.name) != os.getpid():
-                found.append(int(path.parent.name))
-    return found
+            if entry in path.read_bytes().split(b"\0"):
+                found.add(int(path.parent.name))
+    return sorted(found - {os.getpid()})
+
+
+def _kill(processes: Collection[int], number: signal.Signals = signal.SIGKILL) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
 
 
 @contextmanager

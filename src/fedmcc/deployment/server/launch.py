@@ -5,12 +5,12 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
-from typing import NamedTuple
 
-from fedmcc.deployment.flower import processes, programs
+from fedmcc.deployment.flower import pid_files, processes, programs
 from fedmcc.deployment.flower.connectivity import UnreachableError, check_connection, is_ready
 from fedmcc.deployment.flower.logs import last_error, rotate_log
 from fedmcc.deployment.setup import nginx
@@ -22,13 +22,42 @@ from fedmcc.storage.atomic_files import write_atomically
 START_SECONDS = 120.0  # in which a program must accept connections
 
 
-class RunningServer(NamedTuple):
+class Program:
+    """A program of the server, which can be started again."""
+
+    def __init__(self, start: Callable[[ExitStack], Popen[bytes]]) -> None:
+        self._start, self._stack = start, ExitStack()
+        self.restart()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the program ended by itself."""
+        return self.process.poll() is not None
+
+    def restart(self) -> None:
+        """Start the program, after everything that is left of it was stopped."""
+        self.stop()
+        try:
+            self.process = self._start(self._stack)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop the program if it is running."""
+        self._stack.close()
+
+
+@dataclass
+class RunningServer:
     """A server that sites can join."""
 
     operator: OperatorFolder
     flower: programs.CommandLine
     nodes: Mapping[str, int]  # Flower's node id of each site
     proxied: bool
+    superlink: Program | None = None
+    nginx: Program | None = None
 
     @property
     def description(self) -> str:
@@ -59,12 +88,14 @@ def running_server(operator: OperatorFolder, proxied: bool = True) -> Iterator[R
         if nginx_program:
             processes.check_port_free(spec.port, nginx.local_host(spec))
         write_loopback_certificate(operator)
-        flower = _start_superlink(operator, port, stack)
-        nodes = _register(operator, spec, flower)
-        write_atomically(operator.server / "nodes.json", json.dumps(nodes))
+        flower = programs.CommandLine(operator.flower_home)
+        superlink = Program(partial(_start_superlink, operator, port))
+        stack.callback(superlink.stop)
+        server = RunningServer(operator, flower, register_sites(operator, flower), proxied, superlink)
         if nginx_program:  # last: sites can connect only after their keys are registered
-            _start_nginx(operator, spec, nginx_program, stack)
-        yield RunningServer(operator, flower, nodes, proxied)
+            server.nginx = Program(partial(_start_nginx, operator, spec, nginx_program))
+            stack.callback(server.nginx.stop)
+        yield server
 
 
 def stop(operator: OperatorFolder) -> bool:
@@ -80,16 +111,35 @@ def stop(operator: OperatorFolder) -> bool:
     return holder is not None or bool(left)
 
 
-def _start_superlink(operator: OperatorFolder, port: int, stack: ExitStack) -> programs.CommandLine:
+def reload_proxy(operator: OperatorFolder) -> bool:
+    """Make a running nginx read its certificate and the registered keys again; returns False without one."""
+    try:
+        master = int((operator.server / "nginx.pid").read_text())
+    except (OSError, ValueError):
+        return False
+    if master not in pid_files.session_of(operator.flower_home, master):
+        return False
+    write_nginx_config(operator, operator.read_spec())
+    os.kill(master, signal.SIGHUP)
+    return True
+
+
+def register_sites(operator: OperatorFolder, flower: programs.CommandLine) -> dict[str, int]:
+    """Register the keys of all sites with Flower's server; returns the node id of each site."""
+    nodes = _register(operator, operator.read_spec(), flower)
+    write_atomically(operator.server / "nodes.json", json.dumps(nodes))
+    return nodes
+
+
+def _start_superlink(operator: OperatorFolder, port: int, stack: ExitStack) -> Popen[bytes]:
     log = operator.logs / "flower.log"
     rotate_log(log)
     tls = operator.loopback_tls if port == operator.read_spec().control_port else operator.public_tls
     argv = programs.superlink_command(tls, port)
     process = stack.enter_context(processes.running(argv, operator.flower_home, log))
     _wait_for_start(process, lambda: is_ready(port, tls.authority), log)
-    flower = programs.CommandLine(operator.flower_home)
-    flower.configure(port, tls.authority)
-    return flower
+    programs.CommandLine(operator.flower_home).configure(port, tls.authority)
+    return process
 
 
 def _register(operator: OperatorFolder, spec: FederationSpec, flower: programs.CommandLine) -> dict[str, int]:
@@ -97,11 +147,14 @@ def _register(operator: OperatorFolder, spec: FederationSpec, flower: programs.C
     return dict(zip(spec.sites, nodes, strict=True))
 
 
-def _start_nginx(operator: OperatorFolder, spec: FederationSpec, program: str, stack: ExitStack) -> None:
+def _start_nginx(
+    operator: OperatorFolder, spec: FederationSpec, program: str, stack: ExitStack
+) -> Popen[bytes]:
     write_nginx_config(operator, spec)
     log, argv = operator.logs / "proxy.log", nginx.command_line(program, operator)
     process = stack.enter_context(processes.running(argv, operator.flower_home, log))
     _wait_for_start(process, lambda: _accepts_sites(operator, spec), log)
+    return process
 
 
 def _accepts_sites(operator: OperatorFolder, spec: FederationSpec) -> bool:

@@ -4,7 +4,7 @@ import json
 import math
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -85,9 +85,16 @@ def plan(run: Run, rounds: Mapping[str, int]) -> Plan:
 
 
 def follow(
-    server: RunningServer, run: Run, run_id: str, rounds: Mapping[str, int]
+    server: RunningServer,
+    run: Run,
+    run_id: str,
+    rounds: Mapping[str, int],
+    check: Callable[[], None] = lambda: None,
 ) -> Iterator[Step | Scored | Finished]:
-    """Yield the rounds of a run as they appear on disk, until it ends; raises InputError if it fails."""
+    """Yield the rounds of a run as they appear on disk, until it ends; raises InputError if it fails.
+
+    `check` is called at every poll.
+    """
     shown = {(row["stage"], row["round"]) for row in run.committed_rows()}
     log = server.operator.logs / "run.log"
     rotate_log(log, 0)
@@ -102,6 +109,7 @@ def follow(
                         process.wait(processes.TERMINATION_SECONDS)
                     yield Finished(run.read_json(run.scores_file.name))
                     return
+                check()
                 if ended:
                     break
                 time.sleep(POLL_SECONDS)

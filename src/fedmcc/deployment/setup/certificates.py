@@ -112,6 +112,11 @@ def expiry(certificate: Path) -> datetime:
     return _load(certificate).not_valid_after_utc
 
 
+def expiry_of(pem: str) -> datetime:
+    """The time at which a certificate in PEM format expires; raises ValueError if it is not readable."""
+    return x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc
+
+
 def _load(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())

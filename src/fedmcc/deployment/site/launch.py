@@ -9,7 +9,7 @@ from pathlib import Path
 import tomli_w
 
 from fedmcc.deployment.flower import processes, programs
-from fedmcc.deployment.flower.connectivity import UnreachableError, check_connection
+from fedmcc.deployment.flower.connectivity import ExpiredError, UnreachableError, check_connection
 from fedmcc.deployment.flower.logs import message_of, rotate_log
 from fedmcc.deployment.setup.layout import PRIVATE_MODE, SiteFolder, make_private_folders
 from fedmcc.errors import InputError
@@ -43,9 +43,9 @@ def run_site(site: SiteFolder, data: Path) -> Iterator[str]:
 
 def _reconnect(site: SiteFolder, server: str, options: Path) -> Iterator[str]:
     """Connect again whenever the connection ends; raises InputError if the server keeps refusing the site."""
-    refusals = 0
+    refusals, joined = 0, False
     while True:
-        yield from _wait_for_server(site, server)
+        yield from _wait_for_server(site, server, joined)
         argv = programs.supernode_command(site, server, options, processes.free_port())
         log = site.logs / "site.log"
         rotate_log(log)
@@ -53,6 +53,7 @@ def _reconnect(site: SiteFolder, server: str, options: Path) -> Iterator[str]:
         with processes.running(argv, site.flower_home, log) as process:
             lines = yield from _watch(process, log, start)
         refusals = 0 if any(CONNECTED in line for line in lines) else refusals + 1
+        joined = joined or not refusals
         if refusals >= MAX_REFUSALS:
             raise InputError(f"{server} {_refusal(lines)} The log is {log}.")
         yield (
@@ -62,17 +63,25 @@ def _reconnect(site: SiteFolder, server: str, options: Path) -> Iterator[str]:
         time.sleep(RETRY_SECONDS)
 
 
-def _wait_for_server(site: SiteFolder, server: str) -> Iterator[str]:
-    """Wait until the server can be reached; yields one message if it cannot be reached at once."""
-    reported = False
+def _wait_for_server(site: SiteFolder, server: str, joined: bool) -> Iterator[str]:
+    """Wait until the server can be reached; yields one message if it cannot be reached at once.
+
+    A site that has joined also waits for the operator to renew an expired certificate.
+    """
+    reported: set[type[Exception]] = set()
     while True:
         try:
             check_connection(server, site.authority_certificate)
             return
-        except UnreachableError as error:
-            if not reported:
-                yield f"{server} does not answer ({error}): waiting for it."
-                reported = True
+        except (UnreachableError, ExpiredError) as error:
+            expired = isinstance(error, ExpiredError)
+            if expired and not joined:
+                raise
+            if type(error) not in reported:
+                yield (
+                    f"{error} Waiting." if expired else f"{server} does not answer ({error}): waiting for it."
+                )
+            reported.add(type(error))
             time.sleep(RETRY_SECONDS)
 
 
