@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import signal
 import ssl
 import subprocess
 import sys
@@ -17,11 +18,14 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from fedmcc.deployment.flower.processes import free_port, processes_of, wait_until
+from fedmcc.deployment.flower import pid_files
+from fedmcc.deployment.flower.logs import MAX_LOG_BYTES
+from fedmcc.deployment.flower.processes import check_port_free, free_port, processes_of, wait_until
 from fedmcc.deployment.setup.certificates import create_site_key
 from fedmcc.deployment.setup.create import create_federation
 from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder
 from fedmcc.deployment.setup.nginx import MAX_PIECE_BYTES, MAX_SITE_CONNECTIONS, find_nginx, public_key_header
+from fedmcc.errors import InputError
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -42,6 +46,18 @@ class Server:
     def shows(self, text: str, times: int = 1) -> bool:
         """Whether the text appears on the screen in time."""
         return wait_until(lambda: self.screen.read_text().count(text) >= times, TIMEOUT_SECONDS)
+
+    @property
+    def nginx(self) -> int:
+        """The id of nginx's master process."""
+        return int((self.operator.server / "nginx.pid").read_text())
+
+    def answers(self) -> bool:
+        """Whether nginx accepts connections and refuses a request without a key."""
+        try:
+            return posted(self.operator, {}, b"") in (401, 429)
+        except OSError:
+            return False
 
     def process_of(self, name: str) -> int:
         """The id of the oldest process with this text in its command line."""
@@ -151,8 +167,75 @@ def test_one_key_is_bounded_by_its_connections(server: Server) -> None:
     assert server.memory < MAX_MEMORY + 3 * MAX_SITE_CONNECTIONS * MAX_PIECE_BYTES
 
 
+def connected_node(operator: OperatorFolder, site: str) -> int:
+    """The node id that Flower gives to a site that connects with its key."""
+    key = load_ssh_private_key(operator.site(site).key.read_bytes(), None)
+    address, trusted = operator.read_spec().address, operator.authority_certificate.read_bytes()
+    with http_request_response(address, False, trusted, (key, key.public_key())) as connection:
+        return connection[0]
+
+
+def registered_node(operator: OperatorFolder, site: str) -> int:
+    return json.loads((operator.server / "nodes.json").read_text())[site]
+
+
 def test_a_registered_site_can_connect(server: Server) -> None:
-    key = load_ssh_private_key(server.operator.site("b").key.read_bytes(), None)
-    address, trusted = server.operator.read_spec().address, server.operator.authority_certificate
-    with http_request_response(address, False, trusted.read_bytes(), (key, key.public_key())) as connection:
-        assert connection[0] == json.loads((server.operator.server / "nodes.json").read_text())["b"]
+    assert connected_node(server.operator, "b") == registered_node(server.operator, "b")
+
+
+def test_the_log_of_refused_requests_is_bounded(server: Server) -> None:
+    log = server.operator.logs / "refused.log"
+    with log.open("a") as file:
+        file.write("x" * (MAX_LOG_BYTES + 1))
+    assert wait_until(log.with_suffix(".old.log").exists, TIMEOUT_SECONDS)
+    assert wait_until(lambda: log.stat().st_size < MAX_LOG_BYTES, TIMEOUT_SECONDS)
+    assert wait_until(lambda: posted(server.operator, {}, b"") == 401, TIMEOUT_SECONDS)
+    assert wait_until(lambda: "push-object" in log.read_text(), TIMEOUT_SECONDS)
+
+
+def test_a_renewed_certificate_is_used_at_once(server: Server) -> None:
+    port = server.operator.read_spec().port
+    before = ssl.get_server_certificate(("127.0.0.1", port))
+    renewed = subprocess.run(
+        [PROGRAM, "federation", "renew", str(server.operator.path)], capture_output=True, text=True
+    )
+    assert "The running server uses the new certificate." in renewed.stdout + renewed.stderr
+    own = server.operator.certificate.read_text()
+    assert wait_until(lambda: ssl.get_server_certificate(("127.0.0.1", port)) == own, TIMEOUT_SECONDS)
+    assert own != before
+    assert connected_node(server.operator, "b") == registered_node(server.operator, "b")
+
+
+def test_a_killed_nginx_is_replaced_with_its_workers(server: Server) -> None:
+    home, master = server.operator.flower_home, server.nginx
+    workers = set(pid_files.session_of(home, master)) - {master}
+    assert workers
+    os.kill(master, signal.SIGKILL)  # its workers keep the port
+    assert server.shows("nginx ended: starting it again.")
+    assert wait_until(lambda: server.nginx != master and server.answers(), TIMEOUT_SECONDS)
+    assert [worker for worker in workers if pid_files.read_facts(worker)] == []
+
+
+def test_a_killed_flower_is_replaced_and_the_run_submitted_again(server: Server) -> None:
+    current = server.operator.server / "current.json"
+    before = current.read_text()
+    os.kill(server.process_of("flower-superlink"), signal.SIGKILL)
+    assert server.shows("Flower's server ended: starting it again; the run continues from its last round.")
+    assert wait_until(lambda: current.read_text() != before, TIMEOUT_SECONDS), server.screen.read_text()
+    assert connected_node(server.operator, "a") == registered_node(server.operator, "a")
+    assert server.process.poll() is None
+
+
+def test_stop_ends_workers_whose_master_and_server_were_killed(server: Server) -> None:
+    spec = server.operator.read_spec()
+    server.process.send_signal(signal.SIGSTOP)  # so that it does not replace nginx
+    os.kill(server.nginx, signal.SIGKILL)
+    server.process.kill()
+    server.process.wait()
+    with pytest.raises(InputError, match="in use"):
+        check_port_free(spec.port)
+    argv = [PROGRAM, "federation", "stop", str(server.operator.path)]
+    stopped = subprocess.run(argv, capture_output=True, text=True)
+    assert "Stopped" in stopped.stdout + stopped.stderr
+    check_port_free(spec.port)
+    assert processes_of(server.operator.flower_home) == []

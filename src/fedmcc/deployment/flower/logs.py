@@ -23,16 +23,17 @@ def message_of(line: str) -> str | None:
     return match[1] if match else None
 
 
-def rotate_log(log: Path, max_bytes: int = MAX_LOG_BYTES) -> bool:
+def rotate_log(log: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
     """Rename a log that is larger than this, so that a new one is started; one old log is kept."""
-    if not log.exists() or log.stat().st_size <= max_bytes:
-        return False
-    log.replace(log.with_suffix(".old.log"))
-    return True
+    if log.exists() and log.stat().st_size > max_bytes:
+        log.replace(log.with_suffix(".old.log"))
 
 
 def shorten_log(log: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
-    """Move the content of a log that is larger than this to the old log, while a program appends to it."""
+    """Move the content of a log that is larger than this to the old log, while a program appends to it.
+
+    The file stays open: the workers of an nginx that was started by root could not open a new one.
+    """
     if log.exists() and log.stat().st_size > max_bytes:
         shutil.copyfile(log, log.with_suffix(".old.log"))
         log.with_suffix(".old.log").chmod(0o600)

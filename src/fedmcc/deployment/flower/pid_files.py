@@ -36,6 +36,13 @@ def forget(home: Path, process: int) -> None:
     (home / "pids" / str(process)).unlink(missing_ok=True)
 
 
+def forget_ended(home: Path) -> None:
+    """Delete the records of sessions without a living process."""
+    for leader in _leaders(home):
+        if not session_of(home, leader):
+            forget(home, leader)
+
+
 def recorded(home: Path) -> list[int]:
     """The living processes of all recorded sessions."""
     found = {process for leader in _leaders(home) for process in session_of(home, leader)}

@@ -84,6 +84,7 @@ def terminate_all(home: Path, keep: Collection[int] = ()) -> None:
     if not wait_until(lambda: not left(), TERMINATION_SECONDS):
         _kill(left())
         wait_until(lambda: not left(), TERMINATION_SECONDS)
+    pid_files.forget_ended(home)
 
 
 def processes_of(home: Path) -> list[int]:

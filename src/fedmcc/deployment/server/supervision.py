@@ -1,13 +1,11 @@
 """Watches the programs of a server while a run is followed: restarts them, limits logs, warns of expiry."""
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fedmcc.deployment.flower import pid_files, processes
-from fedmcc.deployment.flower.logs import rotate_log, shorten_log
+from fedmcc.deployment.flower.logs import shorten_log
 from fedmcc.deployment.flower.programs import FlowerError
 from fedmcc.deployment.server.launch import Program, RunningServer, register_sites
 from fedmcc.deployment.server.request import RunRequest
@@ -123,11 +121,8 @@ class Supervisor:
         server.nodes = register_sites(server.operator, server.flower)
 
     def _bound_logs(self) -> None:
-        logs, nginx = self.server.operator.logs, self.server.nginx
-        shorten_log(logs / "flower.log")
-        renamed = [rotate_log(logs / name) for name in ("refused.log", "proxy.log")]
-        if any(renamed) and nginx and not nginx.ended:
-            os.kill(nginx.process.pid, signal.SIGUSR1)  # nginx opens its logs again
+        for name in ("flower.log", "refused.log", "proxy.log"):
+            shorten_log(self.server.operator.logs / name)
 
 
 def _has_ended(program: Program | None) -> bool:

@@ -156,6 +156,7 @@ REFUSAL = """limit_conn refused_connections 16;
             limit_req zone=all_refused_requests burst=200 nodelay;
             limit_conn_status 429;
             limit_req_status 429;
+            error_log "{server}/logs/proxy.log" crit;
             deny all;"""
 
 
@@ -173,7 +174,7 @@ def render_configuration(operator: OperatorFolder, spec: FederationSpec) -> str:
         keys="\n".join(_key_lines(operator, spec)),
         largest=max(REQUESTS.values()),
         locations="".join(_location(names, size) for names, size in REQUESTS.items()),
-        refusal=REFUSAL,
+        refusal=REFUSAL.format(server=server),
         unregistered=json.dumps(UNREGISTERED),
     )
 
