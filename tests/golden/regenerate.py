@@ -35,7 +35,7 @@ TINY = {
 SMALL = {"hidden": 32, "projections": 16}
 FEDERATED: dict[str, dict[str, Any]] = {  # every stage of each
     "fedmcc": {"rounds": 2, "epochs": 1, "clustering_rounds": 2, "clustering_epochs": 1, **SMALL},
-    "fedmcc-plus": {"rounds": 4, "polish_rounds": 2, "axes": 0.5, "prototypes": 2.0, **SMALL},
+    "fedmcc-plus": {"rounds": 4, "polish_rounds": 2, "axes": 0.5, "prototypes": 2.0, "smallest": 1, **SMALL},
 }  # with as many axes as features, whitening magnifies the last digits, which differ between processors
 FEATURES_ALONE = ("fedbyol", "fedu", "fedema", "fedsimclr", "fedsimsiam", "fedmoco", "fedca")
 CLUSTERINGS: dict[str, dict[str, Any]] = {"mcc": {"rounds": 2, "epochs": 1}, "kmeans": {}, "spectral": {}}

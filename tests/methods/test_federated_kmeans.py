@@ -68,6 +68,19 @@ def test_only_centroids_and_counts_leave_a_client():
     assert updates[0].extras["sizes"].sum() == 180
 
 
+def _distance_to_an_image(updates, labels):
+    images = torch.nn.functional.normalize(_blobs(labels).flatten(1), dim=1)
+    return torch.cdist(updates[0].extras["centroids"].double(), images.double()).min(dim=1).values
+
+
+@pytest.mark.parametrize(("options", "revealed"), [({"smallest": 1}, True), ({}, False)])
+def test_by_default_no_centroid_is_the_features_of_an_image(options, revealed):
+    labels = np.minimum(np.arange(20), 9)  # nine images are alone in their cluster
+    _, updates = _exchange([labels], axes=0.0, **options)
+    assert bool((_distance_to_an_image(updates, labels) < 1e-6).any()) == revealed
+    assert (int(updates[0].extras["sizes"].min()) < 10) == revealed
+
+
 def test_the_head_stores_the_shares_of_all_clusters():
     net, _ = _exchange([np.repeat([0], 300), np.repeat([1], 100)], clusters=2, axes=0.0)
     head = net.online.cluster_projector
@@ -107,7 +120,7 @@ def test_impossible_moments_are_refused(change):
 
 
 def test_with_fewer_centroids_than_clusters_prototypes_repeat():
-    net, _ = _exchange([np.repeat([0], 3)], clusters=5, axes=0.0)
+    net, _ = _exchange([np.repeat([0], 3)], clusters=5, axes=0.0, smallest=1)
     vectors = net.online.cluster_projector.vectors.weight
     torch.testing.assert_close(vectors[3:], vectors[:2])
 

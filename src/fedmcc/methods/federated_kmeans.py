@@ -23,6 +23,7 @@ from fedmcc.numerics.state_dicts import State
 HEAD = "online.cluster_projector"
 MIN_RELATIVE_VARIANCE = 1e-6  # of the largest variance, so that whitening does not amplify a constant axis
 MIN_VARIANCE = 1e-12  # so that whitening constant features gives finite numbers
+SMALLEST_CLUSTER = 10  # images that a centroid represents at least; docs/privacy.md has the cost
 LOCAL_RESTARTS = 3  # of a client's k-means; with many centroids, few restarts suffice
 
 
@@ -32,14 +33,14 @@ class FederatedKMeans:
 
     The features are first whitened on their principal axes, computed from the sum of the clients' moments.
     Otherwise, directions that all images of a client share dominate those that separate the classes. A
-    centroid may be the mean of a single image: `smallest` sets how many images it must represent.
+    centroid of one image would be its features: `smallest` sets how many images it must represent.
     """
 
     axes: float = 2.0  # whitened axes per cluster; 0: no whitening
     excess: float = 2.0  # local centroids per prototype
     images_per_centroid: int = 30  # at least, unless that gives fewer centroids than clusters
     temperature: float = 0.1  # of the soft assignments
-    smallest: int = 1  # images that a centroid must represent to be sent
+    smallest: int = SMALLEST_CLUSTER  # images that a centroid must represent to be sent
 
     def __post_init__(self) -> None:
         names = ("excess", "images_per_centroid", "temperature", "smallest")

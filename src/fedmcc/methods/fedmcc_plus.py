@@ -13,6 +13,7 @@ from fedmcc.errors import InputError
 from fedmcc.losses import Anchor
 from fedmcc.methods.base import Stage, require_fraction, require_positive
 from fedmcc.methods.cross_client_contrast import CrossClientContrast
+from fedmcc.methods.federated_kmeans import SMALLEST_CLUSTER
 from fedmcc.methods.federated_spectral import FederatedSpectral
 from fedmcc.methods.fedmcc import Representation
 from fedmcc.methods.mcc import MCC
@@ -34,7 +35,7 @@ class FedMCCPlus(MCC):
     prototypes: float = 10.0  # per cluster
     prototype_temperature: float = 0.05  # of the soft assignments
     balance: float = 1.0  # weight of equal cluster sizes when prototypes are merged; 0: sizes are ignored
-    smallest: int = 1  # images that a centroid must represent to be sent
+    smallest: int = SMALLEST_CLUSTER  # images that a centroid must represent to be sent
     polish_rounds: int = 0  # rounds of self-training, which changes little (docs/decisions/0005); 0: none
     polish_pace: float = 0.2  # multiple of the learning rate in self-training
 

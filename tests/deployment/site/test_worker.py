@@ -62,7 +62,8 @@ def test_a_site_does_one_task_at_a_time(tmp_path):
 
 
 def test_the_states_of_finished_runs_are_deleted_and_no_others(tmp_path):
-    recipe = config.dump(config.parse({"clusters": 2, "data": {"name": "synthetic", "limit": 4}}))
+    table = {"clusters": 2, "data": {"name": "synthetic", "limit": 4}, "method": {"smallest": 2}}
+    recipe = config.dump(config.parse(table))
     for run in ("done", "busy", "interrupted"):
         (tmp_path / run).mkdir()
         SiteMemory(tmp_path / run).save(StageRound("joint", 1), STATE, None)
@@ -70,6 +71,12 @@ def test_the_states_of_finished_runs_are_deleted_and_no_others(tmp_path):
         SiteWorker("a", tmp_path).hello(Greeting(recipe, ("done", "busy", "elsewhere", "..")))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["busy", "interrupted"]
     assert _states(tmp_path / "busy") == _states(tmp_path / "interrupted") == ["joint-000001.safetensors"]
+
+
+def test_a_site_with_fewer_images_than_a_centroid_must_represent_refuses_the_recipe(tmp_path):
+    recipe = config.dump(config.parse({"clusters": 2, "data": {"name": "synthetic", "limit": 9}}))
+    with pytest.raises(RefusalError, match=r"fewer images than a centroid must represent \(10\)"):
+        SiteWorker("a", tmp_path).hello(Greeting(recipe, ()))
 
 
 @pytest.mark.parametrize(("run", "stage"), [("../../etc", "representation"), ("abc", "../../etc")])
@@ -90,6 +97,7 @@ def test_a_site_decodes_its_folder_with_the_options_of_the_recipe(tmp_path):
         "clusters": 2,
         "data": {"name": "folder", "root": "/elsewhere", "size": 16},
         "views": {"size": 8},
+        "method": {"smallest": 2},
     }
     hello = SiteWorker("a", tmp_path, tmp_path / "own").hello(Greeting(config.dump(config.parse(table))))
     assert (hello.samples, hello.channels, hello.size) == (4, 3, 16)

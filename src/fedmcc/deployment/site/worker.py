@@ -21,6 +21,7 @@ from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
 from fedmcc.messages import StageRound, Task, Update
 from fedmcc.methods.base import Stage
+from fedmcc.methods.federated_kmeans import Centroids
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics.state_dicts import State, add_prefix, detached, select
 from fedmcc.runs.build import build_network, fingerprint, make_client, network_factory, share_out
@@ -71,6 +72,7 @@ class SiteWorker:
             )
         images = self._images(config)
         samples, channels, *sides = images.images.shape
+        _check_count(config, samples)
         config = _resolve(config, images)
         own = fingerprint(build_network(config, channels), config)
         return Hello(self.name, samples, channels, min(sides), version("fedmcc"), own)
@@ -189,6 +191,18 @@ class SiteMemory:
 def _resolve(config: Config, images: ImageSet) -> Config:
     """Complete the configuration for this machine; a site's images are not partitioned further."""
     return resolve(replace(config, partition=PartitionOptions(clients=config.partition.clients)), images)
+
+
+def _check_count(config: Config, samples: int) -> None:
+    """Refuse a recipe under which a centroid of this site would represent too few images."""
+    fewest = max(
+        (stage.method.smallest for stage in stages(config) if isinstance(stage, Centroids)), default=1
+    )
+    if samples < fewest:
+        raise RefusalError(
+            f"The site has fewer images than a centroid must represent ({fewest}): add images to the site, "
+            "or lower smallest in the recipe."
+        )
 
 
 def _check_names(config: Config, site_task: SiteTask) -> None:
