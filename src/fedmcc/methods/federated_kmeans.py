@@ -129,6 +129,11 @@ class Centroids(Stage):
     shared: Parts = (HEAD,)
     frozen: Parts = ("online.encoder",)
 
+    @property
+    def smallest(self) -> int:
+        """Number of images that a centroid must represent to be sent."""
+        return self.method.smallest
+
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
         """Centroids of this client's whitened features, and the number of images of each."""

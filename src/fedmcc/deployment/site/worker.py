@@ -21,7 +21,6 @@ from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
 from fedmcc.messages import StageRound, Task, Update
 from fedmcc.methods.base import Stage
-from fedmcc.methods.federated_kmeans import Centroids
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics.state_dicts import State, add_prefix, detached, select
 from fedmcc.runs.build import build_network, fingerprint, make_client, network_factory, share_out
@@ -195,9 +194,7 @@ def _resolve(config: Config, images: ImageSet) -> Config:
 
 def _check_count(config: Config, samples: int) -> None:
     """Refuse a recipe under which a centroid of this site would represent too few images."""
-    fewest = max(
-        (stage.method.smallest for stage in stages(config) if isinstance(stage, Centroids)), default=1
-    )
+    fewest = max(getattr(stage, "smallest", 1) for stage in stages(config))
     if samples < fewest:
         raise RefusalError(
             f"The site has fewer images than a centroid must represent ({fewest}): add images to the site, "
