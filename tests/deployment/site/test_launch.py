@@ -1,0 +1,42 @@
+"""A site whose server cannot be reached: what it prints, and whether it waits."""
+
+from pathlib import Path
+
+import pytest
+
+from fedmcc.deployment.flower.connectivity import ExpiredError, UnreachableError
+from fedmcc.deployment.setup.layout import SiteFolder
+from fedmcc.deployment.site import launch
+
+EXPIRED = ExpiredError("The certificate of host:1 has expired on 2026-01-01: nothing was sent.")
+DOWN = UnreachableError("Connection refused")
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
+    """The errors of the next attempts to connect; the attempt after them succeeds."""
+    errors: list[Exception] = []
+
+    def check(server: str, authority: Path) -> None:
+        if errors:
+            raise errors.pop(0)
+
+    monkeypatch.setattr(launch, "check_connection", check)
+    monkeypatch.setattr(launch, "RETRY_SECONDS", 0.0)
+    return errors
+
+
+def test_a_site_that_has_joined_waits_for_a_renewed_certificate(failing: list[Exception]) -> None:
+    failing += [DOWN, EXPIRED, EXPIRED, DOWN]
+    said = [*launch._wait_for_server(SiteFolder(Path()), "host:1", joined=True)]
+    assert said == [
+        "host:1 does not answer (Connection refused): waiting for it.",
+        f"{EXPIRED} Waiting.",
+    ]
+    assert failing == []
+
+
+def test_a_site_that_starts_refuses_an_expired_certificate(failing: list[Exception]) -> None:
+    failing += [DOWN, EXPIRED]
+    with pytest.raises(ExpiredError, match="expired on 2026-01-01"):
+        list(launch._wait_for_server(SiteFolder(Path()), "host:1", joined=False))
