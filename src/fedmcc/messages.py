@@ -66,6 +66,13 @@ class Unsent(NamedTuple):
     client: int
 
 
+class Discarded(NamedTuple):
+    """Bytes that were received from a client and are in no update."""
+
+    client: int
+    bytes: int
+
+
 class StateLost(NamedTuple):
     """A client lost its saved state and drops out of this round; the next task initialises it again."""
 

@@ -10,7 +10,7 @@ from fedmcc.federation.engines.base import Engine, Outcome
 from fedmcc.federation.policy import Policy
 from fedmcc.federation.traffic import Traffic, add_traffic
 from fedmcc.federation.update_checks import Refused, checker_for, value_error
-from fedmcc.messages import StateLost, Task, Unsent, Update, pack, unpack
+from fedmcc.messages import Discarded, StateLost, Task, Unsent, Update, pack, unpack
 from fedmcc.methods.base import Stage
 from fedmcc.numerics.state_dicts import State, select
 from fedmcc.training.loop import Step
@@ -122,7 +122,8 @@ class _Server:
         answers = [event for event in events if isinstance(event, Update)]
         unreadable = [event for event in events if isinstance(event, Refused)]
         unsent = {event.client for event in events if isinstance(event, Unsent)}
-        add_traffic(traffic, [task for task in tasks if task.client not in unsent], answers)
+        discarded = [event for event in events if isinstance(event, Discarded)]
+        add_traffic(traffic, [task for task in tasks if task.client not in unsent], [*answers, *discarded])
         with timed("admission"):
             checker = checker_for(self.stage, tasks, self.policy.limits, self.engine.samples)
             accepted, refused = checker.check(answers)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedmcc.messages import Task, Update
+from fedmcc.messages import Discarded, Task, Update
 
 
 class Traffic(NamedTuple):
@@ -13,7 +13,9 @@ class Traffic(NamedTuple):
     up: int
 
 
-def add_traffic(traffic: dict[int, Traffic], tasks: Sequence[Task], answers: Sequence[Update]) -> None:
+def add_traffic(
+    traffic: dict[int, Traffic], tasks: Sequence[Task], answers: Sequence[Update | Discarded]
+) -> None:
     """Add the bytes of tasks and answers to those of their clients."""
     none = Traffic(0, 0)
     for task in tasks:

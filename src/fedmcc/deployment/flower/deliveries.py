@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 5 * 2**20  # in which Flower sends arrays
 MAX_SMALL_OBJECTS = 64  # of a reply, besides the chunks of its arrays
+MAX_SMALL_BYTES = 1_000_000  # of an object that is not a chunk
 FIRST_PAUSE, MAX_PAUSE = 0.1, 1.0  # seconds between two requests for an object that is not uploaded yet
 CHILDREN = {  # the types of objects that an object may consist of
     "Message": ("RecordDict",),
@@ -140,7 +141,7 @@ class Download:
         if self.size > limit:
             raise RefusedDeliveryError(f"Its reply is larger than {limit:,} bytes.")
         kind, children = _head(content)
-        if kind not in types:
+        if kind not in types or (kind != "ArrayChunk" and len(content) > MAX_SMALL_BYTES):
             raise RefusedDeliveryError("Its reply is malformed.")
         if kind == "RecordDict":
             _check_names(content)

@@ -19,7 +19,7 @@ from fedmcc.deployment.server.mailbox import Fault, Letter, Mailbox, Received
 from fedmcc.deployment.server.membership import POLL_SECONDS, Membership
 from fedmcc.federation.engines.base import Engine, Event
 from fedmcc.federation.update_checks import Refused
-from fedmcc.messages import StageRound, StateLost, Task, Unsent, Update
+from fedmcc.messages import Discarded, StageRound, StateLost, Task, Unsent, Update
 from fedmcc.methods.base import Stage
 from fedmcc.numerics.state_dicts import select, size_in_bytes
 
@@ -156,8 +156,12 @@ class SiteEngine(Engine):
 
     def _receive(self, waiting: dict[str, Task], until: float) -> Iterator[Event]:
         for received in self.mailbox.receive(waiting, until):
-            if (event := self._read(waiting.pop(received.sent), received)) is not None:
+            task = waiting.pop(received.sent)
+            event = self._read(task, received)
+            if event is not None:
                 yield event
+            if received.size and not isinstance(event, Update):
+                yield Discarded(task.client, received.size)
 
     def _read(self, task: Task, received: Received) -> Update | Refused | StateLost | None:
         """The event in a reply; None if the site only drops out of the round."""

@@ -1,0 +1,180 @@
+"""Rounds with many light sites through nginx, TLS and Flower's server.
+
+python benchmarks/sites.py [--sites 40] [--rounds 3] [--stalled 1] [--round-timeout 300] [--json FILE]
+
+The sites are threads of one process that answer Flower's fleet interface with small updates; a stalled site
+announces its upload and does not finish it. CPU and memory are those of the server's processes.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Message, RecordDict
+from PIL import Image
+
+from fedmcc import config
+from fedmcc.deployment.flower import processes
+from fedmcc.deployment.server.launch import RunningServer, running_server
+from fedmcc.deployment.server.request import JoinPolicy, RunRequest
+from fedmcc.deployment.server.submit import submit
+from fedmcc.deployment.setup.create import create_federation
+from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder
+from fedmcc.deployment.site.app import client_app
+from measuring import show, write_json
+
+TIMEOUT = 3600.0  # seconds
+POLL_SECONDS = 3.0  # in which Flower's client asks for work
+IMAGES = 8  # of a site
+COLUMNS = ("round", "seconds", "waiting", "transport", "training", "participants", "kilobytes")
+
+
+def main() -> None:
+    """Run the rounds and print each, the start of the server, and its use of the machine."""
+    options = read_options()
+    with tempfile.TemporaryDirectory() as folder:
+        figures = measure(Path(folder), options)
+    show(COLUMNS, [[f"{row[column]:g}" for column in COLUMNS] for row in figures["rounds"]])
+    print(f"start {figures['start']:.1f} s, CPU {figures['cpu']:.1f} s, memory {figures['memory']}")
+    write_json(options.json, figures)
+
+
+def measure(home: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of each round and of the start, CPU seconds, and peak memory in MB by process."""
+    names = tuple(f"site-{number:02}" for number in range(options.sites))
+    spec = FederationSpec("127.0.0.1", processes.free_port(), processes.free_port(), names)
+    operator = create_federation(home / "federation", spec, 1)
+    policy = JoinPolicy(min_sites=options.sites, wait=TIMEOUT, round_timeout=options.round_timeout)
+    began = time.monotonic()
+    with running_server(operator) as server, light_sites(server, home, options.stalled):
+        start = time.monotonic() - began
+        submit(server, RunRequest(recipe(options.rounds), home / "run", policy))
+        rows, usage = wait_for(home / "run", options.rounds, operator)
+    figures = [
+        {key: round(row[key], 1) for key in COLUMNS[:5]}
+        | {"participants": len(row["participants"]), "kilobytes": row["bytes_up"] // 1000}
+        for row in rows
+    ]
+    return {"start": start, "rounds": figures, **usage}
+
+
+@contextmanager
+def light_sites(server: RunningServer, home: Path, stalled: int) -> Iterator[None]:
+    """Answer all messages of the server until the block ends."""
+    fleet, stop = load_fleet(), threading.Event()
+    images = home / "images"
+    images.mkdir()
+    for number in range(IMAGES):
+        pixels = np.random.default_rng(number).integers(0, 256, (8, 8), dtype=np.uint8)
+        Image.fromarray(pixels).save(images / f"{number}.png")
+    address = server.operator.read_spec().address
+    threads = []
+    for index, name in enumerate(server.nodes):
+        folder = server.operator.site(name)
+        own = {"client": name, "folder": str(folder.path), "state-dir": str(home / "states" / name)}
+        site = fleet.connect(address, folder.authority_certificate, folder.key)
+        arguments = (site, {**own, "data": str(images)}, stop, index < stalled)
+        threads.append(threading.Thread(target=answer_all, args=arguments, daemon=True))
+        threads[-1].start()
+    yield
+    stop.set()
+    for thread in threads:
+        thread.join(10)
+
+
+def answer_all(site: Any, own: dict[str, str], stop: threading.Event, stalled: bool) -> None:
+    """Answer the messages to one site; a stalled site does not upload its updates."""
+    while not stop.is_set():
+        try:
+            message = site.pull()
+            if message is None:
+                stop.wait(POLL_SECONDS)
+                continue
+            context = Context(message.metadata.run_id, site.node, own, RecordDict(), {})
+            reply: Message = client_app(message, context)
+            site.push(reply, upload=not (stalled and message.metadata.message_type == "train"))
+        except Exception as error:  # the server of a finished run closes connections
+            if not stop.is_set():
+                print(f"{own['client']}: {type(error).__name__}: {error}", file=sys.stderr)
+                stop.wait(1.0)
+
+
+def load_fleet() -> ModuleType:
+    """The module of the tests with sites that speak Flower's fleet interface."""
+    path = Path(__file__).parents[1] / "tests" / "system" / "fleet.py"
+    spec = importlib.util.spec_from_file_location("fleet", path)
+    if spec is None or spec.loader is None:
+        raise SystemExit(f"{path} is missing.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["fleet"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def recipe(rounds: int) -> str:
+    """A recipe whose updates have about 20 kB."""
+    method = {"name": "fedsimclr", "rounds": rounds, "epochs": 1, "hidden": 24, "projections": 16}
+    table = {
+        "clusters": 2,
+        "threads": 1,
+        "device": "cpu",
+        "data": {"name": "folder", "size": 8},
+        "views": {"preset": "digits", "size": 8},
+        "encoder": {"width": 5},
+        "method": method,
+        "training": {"batch_size": IMAGES},
+    }
+    return config.dump(config.parse(table))
+
+
+def wait_for(run: Path, rounds: int, operator: OperatorFolder) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Wait for all rounds; returns their rows, and what the processes of the server have used by then."""
+    until, metrics = time.monotonic() + TIMEOUT, run / "metrics.jsonl"
+    while not metrics.exists() or metrics.read_text().count("\n") < rounds:
+        if time.monotonic() > until:
+            raise SystemExit("The rounds did not finish in time.")
+        time.sleep(0.5)
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    used = [usage(process) for process in processes.processes_of(operator.flower_home)]
+    memory = {name: megabytes for name, _, megabytes in used if megabytes > 50}
+    return rows, {"cpu": sum(seconds for _, seconds, _ in used), "memory": memory}
+
+
+def usage(process: int) -> tuple[str, float, int]:
+    """The name of a process, its seconds of CPU, and its peak memory in MB."""
+    folder = Path(f"/proc/{process}")
+    words = folder.joinpath("cmdline").read_text().split("\0")
+    name = next((Path(word).name for word in words if "flower" in word or "flwr" in word), words[0])
+    ticks = folder.joinpath("stat").read_text().rpartition(")")[2].split()[11:13]
+    peak = next(
+        line for line in folder.joinpath("status").read_text().splitlines() if line.startswith("VmHWM")
+    )
+    return name, sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"), int(peak.split()[1]) // 1000
+
+
+def read_options() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sites", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--stalled", type=int, default=0, help="sites that do not finish their uploads")
+    parser.add_argument("--round-timeout", type=float, default=300.0)
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
