@@ -51,6 +51,10 @@ class FleetSite:
     client: Any
     node: int
 
+    def close(self) -> None:
+        """Close the connection."""
+        self.client.close()
+
     def heartbeat(self) -> None:
         """Tell Flower's server that this node is alive."""
         request = SendNodeHeartbeatRequest(node=Node(node_id=self.node), heartbeat_interval=HEARTBEAT_SECONDS)

@@ -82,15 +82,15 @@ class SiteEngine(Engine):
         self._stopwatch.start()
         self._wait_for_sites(tasks)
         self._stopwatch.sending()
+        until = time.monotonic() + self.sites.policy.round_timeout
         waiting = self._send(stage, tasks)
         sent = {task.client for task in waiting.values()}
         yield from (Unsent(task.client) for task in tasks if task.client not in sent)
-        until = time.monotonic() + self.sites.policy.round_timeout
         try:
-            while waiting and time.monotonic() < until:
+            while waiting and (began := time.monotonic()) < until:
                 yield from self._receive(waiting, until)
                 self.sites.update()
-                time.sleep(POLL_SECONDS if waiting else 0)
+                _pause(began, until if waiting else 0.0)
         finally:
             self._give_up(waiting)
             self._stopwatch.stop()
@@ -202,6 +202,12 @@ class SiteEngine(Engine):
         name = self.sites.names[task.client]
         log.warning("Site %s drops out of %s, round %d: %s", name, task.stage, task.round, reason)
         self._reasons[str(task.client)] = reason
+
+
+def _pause(began: float, until: float) -> None:
+    """Wait before the next requests as long as the last ones took, so that a busy server gets fewer."""
+    now = time.monotonic()
+    time.sleep(max(0.0, min(max(POLL_SECONDS, now - began), until - now)))
 
 
 def _unpack(received: Received, client: int) -> Reply | Failure | Fault:
