@@ -179,7 +179,7 @@ def test_a_site_that_does_not_reply_gets_no_task_until_its_late_reply(three, tmp
         "fedmcc.deployment.server.site_engine.TASK_TIMEOUTS", 1000
     )  # the task does not expire, however slow this machine is
     federation, held = three(), []
-    federation.options["round-timeout"] = 5.0  # includes the training, which is part of sending here
+    federation.options["round-timeout"] = 0.3
     federation.grid.spoil = _at_site(
         federation, "a", {("train", 1): lambda message, reply: held.append(reply)}
     )

@@ -87,9 +87,12 @@ class SiteEngine(Engine):
         sent = {task.client for task in waiting.values()}
         yield from (Unsent(task.client) for task in tasks if task.client not in sent)
         try:
-            while waiting and (began := time.monotonic()) < until:
+            while waiting:
+                began = time.monotonic()
                 yield from self._receive(waiting, until)
                 self.sites.update()
+                if began >= until:
+                    break
                 _pause(began, until if waiting else 0.0)
         finally:
             self._give_up(waiting)
