@@ -34,11 +34,13 @@ Attack = Callable[[Scene], Update | None]  # None: no answer
 
 
 def change(scene: Scene, new: Callable[[str, Tensor], Tensor]) -> Update:
-    """The hostile update with each floating-point tensor of its weights replaced."""
-    weights = {
-        name: new(name, value).to(value.dtype) if value.is_floating_point() else value
-        for name, value in scene.own.weights.items()
-    }
+    """The hostile update with each floating-point tensor of its weights replaced; variances stay valid."""
+    weights = dict(scene.own.weights)
+    for name, value in scene.own.weights.items():
+        if value.is_floating_point():
+            weights[name] = new(name, value).to(value.dtype)
+        if name.endswith("running_var"):  # the checks refuse negative ones
+            weights[name] = weights[name].clamp_min(0)
     return replace(scene.own, weights=weights)
 
 

@@ -110,15 +110,14 @@ def speeds() -> Iterator[list[str]]:
 
 
 def cells(seeds: int) -> Iterator[Cell]:
-    """All runs, in the order of their importance: seeds, then groups of rules, then attacks."""
-    main_rules = (DEFAULT, "mean", "median")
-    for seed in range(seeds):
-        for attack in ATTACKS:
-            for rule in main_rules:
-                yield from (Cell(partition, attack, rule, seed) for partition in PARTITIONS)
-        yield from (Cell(MINORITY, "none", rule, seed) for rule in AGGREGATIONS)
-    others = [rule for rule in AGGREGATIONS if rule not in main_rules]
-    for seed, attack, rule in itertools.product(range(seeds), ATTACKS, others):
+    """All runs, in the order of their importance: the default, mean and median, a minority, other rules."""
+    for rule in (DEFAULT, "mean", "median"):
+        for seed, attack in itertools.product(range(seeds), ATTACKS):
+            yield from (Cell(partition, attack, rule, seed) for partition in PARTITIONS)
+        if rule == DEFAULT:
+            yield from (Cell(MINORITY, "none", each, 0) for each in AGGREGATIONS)
+    yield from (Cell(MINORITY, "none", rule, seed) for seed in range(1, seeds) for rule in AGGREGATIONS)
+    for seed, attack, rule in itertools.product(range(seeds), ATTACKS, AGGREGATIONS):
         yield from (Cell(partition, attack, rule, seed) for partition in PARTITIONS)
 
 
