@@ -8,6 +8,7 @@ docs/robustness.md reports what each rule withstands.
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median_low
 
+import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
@@ -208,7 +209,10 @@ def _coordinatewise(states: Sequence[State], sent: State, trim: int) -> State:
 def _sorted_blocks(values: Sequence[Tensor], combine: Callable[[Tensor], Tensor]) -> Tensor:
     result = torch.empty_like(values[0])
     for block, *parts in in_blocks(result, *values):
-        block.copy_(combine(torch.stack(parts).sort(dim=0).values.double()))
+        ordered = np.sort(
+            torch.stack(parts).double().cpu().numpy(), axis=0
+        )  # several times faster than torch
+        block.copy_(combine(torch.from_numpy(ordered)))
     return result
 
 
