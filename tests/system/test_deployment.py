@@ -32,7 +32,7 @@ from fedmcc.deployment.setup.certificates import (
     create_site_key,
     load_authority,
 )
-from fedmcc.deployment.setup.create import create_federation, write_nginx_config
+from fedmcc.deployment.setup.create import create_federation, expiry_dates, write_nginx_config
 from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder, SiteFolder
 from fedmcc.deployment.setup.nginx import command_line, find_nginx
 from fedmcc.runs.directory import Run
@@ -174,7 +174,8 @@ def expired(federation: Federation, tmp_path: Path) -> Iterator[OperatorFolder]:
 def test_an_expired_certificate_is_refused_by_site_and_server(
     federation: Federation, expired: OperatorFolder
 ) -> None:
-    assert "has expired: nothing was sent" in refused(federation, expired.site("c"))
+    end = expiry_dates(expired)["the server's certificate"]
+    assert f"has expired on {end:%Y-%m-%d}: nothing was sent" in refused(federation, expired.site("c"))
     server = federation.start(
         "old-server", "server", "start", expired.path, federation.folder / "recipe.toml"
     )
