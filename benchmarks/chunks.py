@@ -15,7 +15,8 @@ import torch
 
 from fedmcc.config import parse
 from fedmcc.runs.build import build_network
-from fedmcc.training.loop import Training, lazy_pairs, train, trainable
+from fedmcc.training.batches import lazy_pairs
+from fedmcc.training.loop import Training, train, trainable
 from fedmcc.training.torch_setup import set_up_torch
 from measuring import parser, ratios, show, spread, time_alternating, write_json
 

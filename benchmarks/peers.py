@@ -30,7 +30,8 @@ import torch
 
 from fedmcc.config import parse
 from fedmcc.runs.build import build_network
-from fedmcc.training.loop import Training, train, trainable, view_pairs
+from fedmcc.training.batches import view_pairs
+from fedmcc.training.loop import Training, train, trainable
 from fedmcc.training.torch_setup import set_up_torch
 from fedmcc.views import preset
 from measuring import parser, ratios, show, spread, write_json

@@ -14,7 +14,8 @@ import torch
 from fedmcc.config import parse
 from fedmcc.networks import small_maps
 from fedmcc.runs.build import build_network
-from fedmcc.training.loop import train, trainable, view_pairs
+from fedmcc.training.batches import view_pairs
+from fedmcc.training.loop import train, trainable
 from fedmcc.training.torch_setup import set_up_torch
 from measuring import parser, ratios, show, spread, time_alternating, write_json
 
