@@ -2,7 +2,7 @@
 
 python benchmarks/flower.py [--megabytes 45 400] [--proxy] [--json FILE]
 
-With --proxy over TLS, with keys and through nginx, as operators run it; otherwise in plain text.
+With --proxy through nginx, as operators run it; otherwise directly. Both over TLS, with keys and signatures.
 """
 
 import argparse
@@ -15,12 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import tomli_w
 from PIL import Image
 
 from fedmcc import config
-from fedmcc.deployment.flower import processes, programs
-from fedmcc.deployment.server.bundle import write_bundle
+from fedmcc.deployment.flower import processes
 from fedmcc.deployment.server.launch import running_server
 from fedmcc.deployment.server.request import JoinPolicy, RunRequest
 from fedmcc.deployment.server.submit import submit
@@ -56,8 +54,7 @@ def measure(home: Path, megabytes: int, proxy: bool) -> dict[str, float]:
     for number in range(IMAGES):
         pixels = np.random.default_rng(number).integers(0, 256, (32, 32, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(images / f"{number}.png")
-    federation = with_proxy if proxy else without_proxy
-    with federation(home, images, recipe(megabytes)) as run:
+    with federation(home, images, recipe(megabytes), proxy) as run:
         row = wait_for(run)
     known = row["waiting"] + row["transport"] + row["training"]
     both = (row["bytes_down"] + row["bytes_up"]) / 1e6
@@ -66,30 +63,15 @@ def measure(home: Path, megabytes: int, proxy: bool) -> dict[str, float]:
 
 
 @contextmanager
-def without_proxy(home: Path, images: Path, text: str) -> Iterator[Path]:
-    """Run Flower's own programs without TLS; yields the run directory."""
-    write_bundle(home / "bundle")
-    with programs.local_superlink(home) as (port, _):
-        own = f'client="a" state-dir="{home / "a"}" data="{images}"'
-        where = ("--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1")
-        argv = (*where, "--port", str(processes.free_port()), "--node-config", own)
-        site = (programs.find_program("flower-supernode"), *argv)
-        with processes.running(site, home, home / "site.log"):
-            settings = {"recipe": text, "run": str(home / "run"), "sites": "a", "wait": TIMEOUT}
-            (home / "run.toml").write_text(tomli_w.dumps(settings | {"round-timeout": TIMEOUT}))
-            programs.CommandLine(home).run(home / "bundle", home / "run.toml")
-            yield home / "run"
-
-
-@contextmanager
-def with_proxy(home: Path, images: Path, text: str) -> Iterator[Path]:
-    """Run a federation with TLS, keys and nginx; yields the run directory."""
+def federation(home: Path, images: Path, text: str, proxied: bool) -> Iterator[Path]:
+    """Run a federation with TLS and keys; yields the run directory."""
     spec = FederationSpec("127.0.0.1", processes.free_port(), processes.free_port(), ("a",))
     operator = create_federation(home / "federation", spec, 1)
     site = (sys.executable, "-m", "fedmcc", "site", "start", str(operator.site("a").path))
     argv = (*site, "--data", str(images))
     policy = JoinPolicy(wait=TIMEOUT, round_timeout=TIMEOUT)
-    with running_server(operator) as server, processes.running(argv, home / "site", home / "site.log"):
+    running = processes.running(argv, home / "site", home / "site.log")
+    with running_server(operator, proxied) as server, running:
         submit(server, RunRequest(text, home / "run", policy))
         yield home / "run"
 
@@ -135,7 +117,7 @@ def read_options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--megabytes", type=int, nargs="+", default=[45, 400])
-    parser.add_argument("--proxy", action="store_true", help="over TLS, with keys, through nginx")
+    parser.add_argument("--proxy", action="store_true", help="through nginx")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 

@@ -12,8 +12,10 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedmcc import config
+from fedmcc.deployment.flower.signatures import Order, sign_reply
 from fedmcc.deployment.server.coordinator import serve
-from fedmcc.deployment.server.request import read_request
+from fedmcc.deployment.server.request import JoinPolicy, RunRequest
+from fedmcc.deployment.setup.certificates import load_site_key
 from fedmcc.deployment.setup.create import create_federation
 from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder
 from fedmcc.deployment.site.app import client_app
@@ -29,13 +31,16 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 class InProcess(Grid):
-    """A grid that calls the app of a node when a message is pushed; `spoil` may change or lose a reply."""
+    """A grid that calls the app of a node when a message is pushed; `spoil` may change or lose a reply.
+
+    A spoilt reply is signed again, as a hostile site would do; `forge` changes a reply after that.
+    """
 
     def __init__(self, nodes: Mapping[int, dict[str, Any]]) -> None:
         self.nodes, self.away, self.replies = dict(nodes), set(), {}
         self.spoil: Callable[[Message, Message], Message | None] = lambda message, reply: reply
+        self.forge: Callable[[Message, Message], Message] = lambda message, reply: reply
         self.sent: list[Message] = []
-        self.run_config: dict[str, Any] = {}
 
     def get_node_ids(self):
         return [node for node in self.nodes if node not in self.away]
@@ -50,11 +55,14 @@ class InProcess(Grid):
         self.sent.append(message)
         name, node = f"message-{len(self.sent)}", message.metadata.dst_node_id
         message.metadata.__dict__["_message_id"] = name
-        context = Context(1, node, self.nodes[node], RecordDict(), self.run_config)
+        context = Context(1, node, self.nodes[node], RecordDict(), {})
         reply = Message(Error(5, "away"), reply_to=message)
         if node not in self.away:
             reply = client_app(message, context)
         if (spoilt := self.spoil(message, reply)) is not None:
+            if not spoilt.has_error():
+                _sign_again(self.nodes[node], message, spoilt)
+            spoilt = self.forge(message, spoilt)
             self.replies[name] = spoilt if spoilt.has_error() else _over_the_wire(spoilt)
         return name
 
@@ -63,6 +71,13 @@ class InProcess(Grid):
 
 def _over_the_wire(message: Message) -> Message:
     return message_from_proto(message_to_proto(message))
+
+
+def _sign_again(node: Mapping[str, Any], message: Message, reply: Message) -> None:
+    if "signature" in reply.content:
+        facts = message.content["signature"]
+        order = Order(*(facts[key] for key in Order._fields))
+        sign_reply(reply.content, order, load_site_key(Path(node["folder"]) / "site.key"))
 
 
 class Three:
@@ -83,11 +98,17 @@ class Three:
             "evaluation": {"at_server": True},
             "privacy": {"reproducible": True},
         } | options
+        spec = FederationSpec("127.0.0.1", 8000, 8001, ("a", "b", "c"))
+        self.operator = OperatorFolder(folder / "federation")
+        if not self.operator.path.exists():
+            create_federation(self.operator.path, spec, 30)
         self.grid = InProcess({10 + part: self.node("cab"[part]) for part in range(3)})
-        self.options: dict[str, Any] = {"sites": "a,b,c", "wait": 1.0, "round-timeout": 60.0}
+        nodes = tuple((node["client"], number) for number, node in self.grid.nodes.items())
+        self.options: dict[str, Any] = {"nodes": nodes, "wait": 1.0, "round_timeout": 60.0}
 
     def node(self, name: str) -> dict[str, Any]:
-        return {"client": name, "state-dir": str(self.folder / name), "shard": f"{'abc'.index(name)}/3"}
+        folders = {"folder": str(self.operator.site(name).path), "state-dir": str(self.folder / name)}
+        return {"client": name, **folders, "shard": f"{'abc'.index(name)}/3"}
 
     @property
     def recipe(self) -> str:
@@ -95,9 +116,9 @@ class Three:
 
     def serve(self, run: str = "run", grid: Grid | None = None) -> Any:
         """Run the server; yields its events."""
-        options = {**self.options, "recipe": self.recipe, "run": str(self.folder / run)}
-        self.grid.run_config = options
-        return serve(grid or self.grid, read_request(options))
+        policy = JoinPolicy(("a", "b", "c"), **self.options)
+        request = RunRequest(self.recipe, self.folder / run, policy, self.operator.path)
+        return serve(grid or self.grid, request)
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics so far."""

@@ -10,7 +10,9 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedmcc.deployment.site.app import client_app
+from fedmcc.deployment.setup.create import create_federation
+from fedmcc.deployment.setup.layout import FederationSpec
+from fedmcc.deployment.site.app import IGNORED, client_app
 
 GOLDEN = json.loads(Path(__file__).with_name("wire.json").read_text())["messages"]
 
@@ -42,16 +44,38 @@ def test_no_kind_of_message_is_left_out(wire: ModuleType) -> None:
         ("train", "order", "failure"),
     ],
 )
-def test_a_site_answers_a_server_of_before(
+def test_a_simulated_site_answers_a_server_of_before(
     wire: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, name: str, fact: str
 ) -> None:
-    for key in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, key, 1)
-    node = {"client": "site-a", "state-dir": str(tmp_path / "site-a"), "shard": "0/3"}
-    message = Message(wire.read(GOLDEN[name]), 1, kind)
-    reply = client_app(message, Context(1, 1, node, RecordDict(), {}))
+    reply = _answer(
+        wire.read(GOLDEN[name]), kind, {"partition-id": 0, "num-partitions": 3}, monkeypatch, tmp_path
+    )
     assert not reply.has_error()
     assert fact in reply.content.get("facts", {"": "nothing to say"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("query.hello", "greeting"), ("query.refused", "text"), ("train", "order")]
+)
+def test_a_real_site_ignores_a_server_that_does_not_sign(
+    wire: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, name: str
+) -> None:
+    spec = FederationSpec("127.0.0.1", 8000, 8001, ("site-a",))
+    folder = create_federation(tmp_path / "federation", spec, 1).site("site-a").path
+    node = {"client": "site-a", "state-dir": str(tmp_path / "state"), "folder": str(folder)}
+    reply = _answer(wire.read(GOLDEN[name]), kind, node, monkeypatch, tmp_path)
+    assert reply.content["facts"]["failure"] == IGNORED
+    assert "signature" not in reply.content
+    assert not (tmp_path / "state").exists()
+
+
+def _answer(
+    content: RecordDict, kind: str, node: dict[str, Any], monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> Message:
+    for key in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, key, 1)
+    run_config = {"sites": str(folder / "sites")}
+    return client_app(Message(content, 1, kind), Context(1, 1, node, RecordDict(), run_config))
 
 
 def _plain(message: Any) -> Any:

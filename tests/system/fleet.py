@@ -124,14 +124,16 @@ def forged(message: Message, **metadata: Any) -> Message:
     return copy
 
 
-def connect(address: str, authority: Path, key: Path) -> FleetSite:
-    """Activate the node of a site with the key in its folder."""
+def connect(address: str, authority: Path, key: Path, node: int | None = None) -> FleetSite:
+    """Activate the node of a site with the key in its folder; with `node`, a site that is active already."""
     private = serialization.load_ssh_private_key(key.read_bytes(), None)
     interceptors = [
         RuntimeVersionHttpInterceptor(component_name="SuperNode"),
         NodeAuthHttpInterceptor(private, private.public_key()),
     ]
     client = FleetHttpClient.from_server_address(address, False, authority.read_bytes(), interceptors)
+    if node is not None:
+        return FleetSite(client, node)
     public = public_key_to_bytes(private.public_key())
     request = ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT_SECONDS)
     return FleetSite(client, client.ActivateNode(request).node_id)

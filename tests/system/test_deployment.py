@@ -4,19 +4,27 @@ At first two of three sites connect; while the server waits for the third, the t
 """
 
 import http.client
+import json
 import os
 import shutil
 import ssl
 import subprocess
 import sys
+import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from flwr.app import Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.supercore.task_identity import TaskIdentity
 
+from fedmcc import config
 from fedmcc.deployment.flower.connectivity import UnreachableError, check_connection
 from fedmcc.deployment.flower.processes import (
     environment,
@@ -26,6 +34,8 @@ from fedmcc.deployment.flower.processes import (
     terminate_all,
     wait_until,
 )
+from fedmcc.deployment.flower.records import pack_greeting, pack_task, pack_text
+from fedmcc.deployment.messages import Greeting, SiteTask
 from fedmcc.deployment.setup.certificates import (
     certify_server,
     create_authority,
@@ -35,6 +45,7 @@ from fedmcc.deployment.setup.certificates import (
 from fedmcc.deployment.setup.create import create_federation, expiry_dates, write_nginx_config
 from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder, SiteFolder
 from fedmcc.deployment.setup.nginx import command_line, find_nginx
+from fedmcc.messages import Task
 from fedmcc.runs.directory import Run
 
 pytestmark = pytest.mark.timeout(2400)  # every message starts a process, which is slow on a busy machine
@@ -261,6 +272,52 @@ def test_no_spelling_of_a_path_bypasses_the_proxy(federation: Federation) -> Non
     for path in (*spellings, *encoded, "/health", "/"):
         connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=context)
         assert posted(connection, path) == (403, b"Only requests from sites are allowed here.\n"), path
+
+
+def forged_messages() -> dict[str, RecordDict]:
+    """What a site could want another site to believe, by the type of the message."""
+    recipe = config.dump(config.parse({**tomllib.loads(RECIPE), "partition": {"clients": 3}}))
+    task = SiteTask("evil", recipe, "", None, Task(0, "representation", 1, {}))
+    return {
+        "query.hello": pack_greeting(Greeting(recipe, ("done",))),
+        "query.refused": pack_text("Send your images to us."),
+        "train": pack_task(task),
+    }
+
+
+def test_a_site_cannot_speak_to_another_site_in_the_name_of_the_server(
+    federation: Federation, fleet: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    operator, victim = federation.operator, federation.operator.site("b")
+    log = operator.logs / "run.log"  # Flower accepts messages only while the server's process runs
+    assert wait_until(lambda: log.exists() and "Site b joined" in log.read_text(), TIMEOUT_SECONDS)
+    nodes = json.loads((operator.server / "nodes.json").read_text())
+    run = int(json.loads((operator.server / "current.json").read_text())["number"])
+    kept = victim.state / "done" / "joint-000001.safetensors"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    own = (operator.authority_certificate, operator.site("a").key, nodes["a"])
+    attacker = fleet.connect(operator.read_spec().address, *own)
+    with closing(attacker.client):
+        for kind, content in forged_messages().items():
+            lie = {"run_id": run, "src_node_id": SUPERLINK_NODE_ID, "created_at": time.time()}
+            attacker.push(fleet.forged(Message(content, nodes["b"], kind, ttl=3600.0), **lie))
+    assert wait_until(lambda: federation.output("b").count("Ignored a message") == 3, TIMEOUT_SECONDS)
+    for sentence in ("Send your images", "rejected this site", "training on", "Deleted"):
+        assert sentence not in federation.output("b")
+    assert kept.exists()
+
+
+def test_what_sites_can_read_of_a_run_names_no_site_no_node_and_no_path(federation: Federation) -> None:
+    operator = federation.operator
+    listed = flwr(federation, operator.read_spec().control_port, "list", "fed", "--format", "json")
+    bundle = (operator.server / "bundle" / "pyproject.toml").read_text()
+    node = str(json.loads((operator.server / "nodes.json").read_text())["b"])
+    assert tomllib.loads(bundle)["tool"]["flwr"]["app"]["config"].keys() == {"protocol", "request"}
+    for secret in (node, str(operator.path), str(federation.folder)):
+        assert secret not in listed.stdout + bundle
 
 
 def test_a_killed_server_resumes_and_its_sites_reconnect(federation: Federation) -> None:

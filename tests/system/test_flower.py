@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import time
 import tomllib
 from collections.abc import Callable, Iterator
@@ -17,7 +16,11 @@ import tomli_w
 from fedmcc import config
 from fedmcc.deployment.flower import processes, programs
 from fedmcc.deployment.server.bundle import write_bundle
+from fedmcc.deployment.server.launch import running_server
 from fedmcc.deployment.server.request import JoinPolicy, RunRequest
+from fedmcc.deployment.server.submit import submit
+from fedmcc.deployment.setup.create import create_federation
+from fedmcc.deployment.setup.layout import FederationSpec, make_private_folders
 from fedmcc.runs import experiment
 
 SITES_ONLY = ("seconds", "sites", "waiting", "transport", "training", "reasons")
@@ -63,42 +66,40 @@ def wait_until(done: Callable[[], object], seconds: float = TIMEOUT_SECONDS) -> 
         time.sleep(0.05)
 
 
-def descendants(ancestor: int, name: str) -> list[int]:
-    """The descendants of a process that run this program, in whatever session."""
-    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True)
-    tree = [line.split(None, 2) for line in listed.stdout.splitlines()]
-    below = {ancestor}
-    while new := {int(pid) for pid, parent, _ in tree if int(parent) in below} - below:
-        below |= new
-    return [int(pid) for pid, _, argv in tree if int(pid) in below and name in argv and "defunct" not in argv]
+def kill(home: Path, name: str) -> None:
+    """Kill the processes with this FLWR_HOME that run this program."""
+    for process in processes.processes_of(home):
+        if name in Path(f"/proc/{process}/cmdline").read_text():
+            os.kill(process, signal.SIGKILL)
 
 
 class Federation:
-    """Flower's server and three sites."""
+    """The server of a federation without its proxy, and three sites that divide a data set."""
 
     def __init__(self, home: Path, stack: ExitStack) -> None:
         self.home, self.stack = home, stack
-        write_bundle(home / "bundle")
-        self.port, self.server = stack.enter_context(programs.local_superlink(home))
-        self.sites = {name: self.start(name) for name in "abc"}
+        spec = FederationSpec("127.0.0.1", processes.free_port(), processes.free_port(), tuple("abc"))
+        self.operator = create_federation(home / "federation", spec, 1)
+        self.server = stack.enter_context(running_server(self.operator, proxied=False))
+        for name in "abc":
+            self.start(name)
 
-    def start(self, name: str) -> "subprocess.Popen[bytes]":
-        own = f'client="{name}" state-dir="{self.home / name}" shard="{"abc".index(name)}/3"'
-        where = ("--insecure", "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1")
-        argv = (programs.find_program("flower-supernode"), *where, "--port", str(processes.free_port()))
-        argv += ("--node-config", own)
-        return self.stack.enter_context(processes.running(argv, self.home, self.home / f"site-{name}.log"))
+    def start(self, name: str) -> None:
+        site, log = self.operator.site(name), self.home / f"site-{name}.log"
+        make_private_folders([site.flower_home])
+        folders = {"folder": str(site.path), "state-dir": str(site.state)}
+        node = {"client": name, "shard": f"{'abc'.index(name)}/3", **folders}
+        (site.path / "node.toml").write_text(tomli_w.dumps(node))
+        own = (site.read()[1], site.path / "node.toml", processes.free_port())
+        self.stack.callback(processes.terminate_all, site.flower_home)
+        self.stack.enter_context(
+            processes.running(programs.supernode_command(site, *own), site.flower_home, log)
+        )
 
-    def submit(self, text: str, run: Path) -> str:
+    def submit(self, text: str, run: Path) -> None:
         self.log_sizes = {name: len(self.log(name)) for name in "abc"}
-        policy = JoinPolicy(("a", "b", "c"), 3, TIMEOUT_SECONDS, TIMEOUT_SECONDS)
-        options = RunRequest(text, run, policy).run_config()
-        (self.home / "run.toml").write_text(tomli_w.dumps(options))
-        return programs.CommandLine(self.home).run(self.home / "bundle", self.home / "run.toml")
-
-    def kill(self, process: "subprocess.Popen[bytes]", name: str) -> None:
-        for pid in descendants(process.pid, name):
-            os.kill(pid, signal.SIGKILL)
+        policy = JoinPolicy(min_sites=3, wait=TIMEOUT_SECONDS, round_timeout=TIMEOUT_SECONDS)
+        submit(self.server, RunRequest(text, run, policy))
 
     def log(self, name: str) -> str:
         return (self.home / f"site-{name}.log").read_text(errors="replace")
@@ -120,7 +121,7 @@ def test_a_server_killed_mid_round_resumes_bit_identically_to_one_process(
     run, text = tmp_path / "run", recipe(tiny, "fedmcc-plus")
     federation.submit(text, run)
     wait_until(lambda: federation.training("b", "separation", 1))
-    federation.kill(federation.server, "flwr-serverapp")
+    kill(federation.operator.flower_home, "flwr-serverapp")
     assert [row["stage"] for row in rows(run)] == ["representation"]
     federation.submit(text, run)
     expected = embedded(text, tmp_path / "embedded")
@@ -146,9 +147,9 @@ def test_a_site_killed_mid_round_drops_out_of_it_and_rejoins_under_its_name(
     run = tmp_path / "run"
     federation.submit(recipe(tiny, "fedema", rounds=3), run)
     wait_until(lambda: federation.training("b", "representation", 2))
-    federation.kill(federation.sites["b"], "")
+    kill(federation.operator.site("b").flower_home, "")
     wait_until(lambda: len(rows(run)) == 2)
-    federation.sites["b"] = federation.start("b")
+    federation.start("b")
     wait_until((run / "scores.json").exists)
     assert [row["participants"] for row in rows(run)] == [[0, 1, 2], [0, 2], [0, 1, 2]]
     assert rows(run)[1]["reasons"] == {"1": "its connection was lost."}
@@ -157,27 +158,28 @@ def test_a_site_killed_mid_round_drops_out_of_it_and_rejoins_under_its_name(
 
 # Flower's simulation starts slowly: one simulation runs all recipes of a folder, nested in the requested run.
 ALL = """
+import os
 from pathlib import Path
 from flwr.serverapp import ServerApp
 from fedmcc.deployment.server.coordinator import serve
-from fedmcc.deployment.server.request import read_request
+from fedmcc.deployment.server.request import take_request
 
 server_app = ServerApp()
 
 @server_app.main()
 def main(grid, context):
-    requested = Path(context.run_config["run"])
-    rounds = serve(grid, read_request(context.run_config))
+    request = take_request(Path(os.environ["FLWR_HOME"]), context.run_config)
+    requested = request.run
+    rounds = serve(grid, request)
     next(rounds)  # creates the run directory, in which the sites keep their states
     for recipe in set(requested.parent.glob("*.toml")) - {requested.parent / f"{requested.name}.toml"}:
-        own = {"recipe": recipe.read_text(), "run": str(recipe.with_suffix(""))}
-        list(serve(grid, read_request(context.run_config | own)))
+        list(serve(grid, request._replace(recipe=recipe.read_text(), run=recipe.with_suffix(""))))
     list(rounds)
 """
 
 
-def write_bundle_of_all(folder: Path) -> None:
-    write_bundle(folder)
+def write_bundle_of_all(folder: Path, run_config: dict[str, Any]) -> None:
+    write_bundle(folder, run_config)
     project = folder / "pyproject.toml"
     project.write_text(
         project.read_text().replace("fedmcc.deployment.server.app:server_app", "all:server_app")

@@ -12,13 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from subprocess import Popen
 
-import tomli_w
-
 from fedmcc.config import Config, dump
 from fedmcc.data.partition import resolve
 from fedmcc.deployment.flower import processes, programs
 from fedmcc.deployment.server.bundle import write_bundle
-from fedmcc.deployment.server.request import JoinPolicy, RunRequest
+from fedmcc.deployment.server.request import JoinPolicy, RunRequest, write_request
 from fedmcc.errors import InputError
 from fedmcc.runs.directory import Row, Run
 from fedmcc.runs.resolve import check
@@ -35,15 +33,14 @@ def simulate(config: Config, path: Path) -> Iterator[Row]:
     config = _with_local_images(config)
     check(config)
     clients, home = config.partition.clients, Path(tempfile.mkdtemp(prefix="fedmcc-flower-"))
-    write_bundle(home / "bundle")
     policy = JoinPolicy(min_sites=clients, wait=NO_TIMEOUT, round_timeout=NO_TIMEOUT)
-    request = RunRequest(dump(config), path.resolve(), policy)
-    (home / "run.toml").write_text(tomli_w.dumps(request.run_config()))
+    run_config = write_request(home, RunRequest(dump(config), path.resolve(), policy))
+    write_bundle(home / "bundle", {**run_config, "sites": str(path.resolve() / "sites")})
     nodes = ("--federation-config", f"num-supernodes={clients} client-resources-num-cpus=1")
     try:
         with programs.local_superlink(home, "--simulation"):
             flower = programs.CommandLine(home)
-            run_id = flower.run(home / "bundle", home / "run.toml", *nodes)
+            run_id = flower.run(home / "bundle", *nodes)
             with processes.running(flower.log_command(run_id), home, home / "run.log") as process:
                 yield from _follow(Run(path), flower, run_id, process)
     finally:

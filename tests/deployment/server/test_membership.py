@@ -10,12 +10,16 @@ from fedmcc.deployment.server import membership
 from fedmcc.deployment.server.mailbox import Mailbox
 from fedmcc.deployment.server.membership import Membership, Requirements
 from fedmcc.deployment.server.request import JoinPolicy
+from fedmcc.deployment.server.signer import Signer
 from fedmcc.errors import InputError
+
+SITES = {10: "c", 11: "a", 12: "b", 20: "a"}  # whose key each node has
 
 
 def _membership(federation, **options):
     policy = JoinPolicy(names=("a", "b", "c"), min_sites=2, wait=0.3, retry_seconds=0.0)._replace(**options)
-    return Membership(Mailbox(federation.grid), Greeting(federation.recipe), policy)
+    mailbox = Mailbox(federation.grid, Signer(federation.operator, "run", SITES))
+    return Membership(mailbox, Greeting(federation.recipe), policy)
 
 
 def _reasons(federation, node):

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from fedmcc import config
-from fedmcc.deployment.flower.programs import CommandLine
+from fedmcc.deployment.flower.programs import CommandLine, FlowerError
 from fedmcc.deployment.server.launch import RunningServer
 from fedmcc.deployment.server.submit import choose_config, choose_run, follow, plan
+from fedmcc.deployment.setup.certificates import certify_server, load_authority
 from fedmcc.deployment.setup.layout import OperatorFolder
 from fedmcc.errors import InputError
 from fedmcc.runs.directory import Run
@@ -104,3 +105,25 @@ def test_a_round_that_was_not_committed_is_shown_again(
 def test_a_run_that_fails_is_an_error_with_its_reason(server: RunningServer, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^The run failed: 0 sites are connected, but 1 are needed\. See "):
         list(follow(server, Run(tmp_path / "run"), "7", ROUNDS))
+
+
+class Unreachable(Flower):
+    """Flower's command line if the certificate of its server is not accepted."""
+
+    def status(self, run_id: str) -> str:
+        raise FlowerError("`flwr list` failed: check your network connection")
+
+
+@pytest.mark.parametrize("days", [-1, 30])
+def test_a_certificate_that_expired_during_a_run_is_named(
+    server: RunningServer, tmp_path: Path, write_run, days: int
+) -> None:
+    operator = server.operator
+    authority = load_authority(operator.authority_key, operator.authority_certificate)
+    certified = certify_server(authority, "127.0.0.1", days)
+    operator.certificate.write_bytes(certified.certificate_pem)
+    server = server._replace(flower=Unreachable())
+    run = write_run(tmp_path / "run", 1)
+    expected, sentence = (InputError, "expired on 2.*renew") if days < 0 else (FlowerError, "network")
+    with pytest.raises(expected, match=sentence):
+        list(follow(server, run, "1", ROUNDS))

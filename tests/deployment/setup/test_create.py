@@ -47,6 +47,18 @@ def test_a_server_address_without_a_valid_port_is_refused(operator: OperatorFold
         site.read()
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
+def test_a_key_that_other_users_can_read_is_refused_with_the_remedy(
+    operator: OperatorFolder, mode: int
+) -> None:
+    site = operator.site("north")
+    site.key.chmod(mode)
+    with pytest.raises(InputError, match=rf"Other users can read {site.key}: run `chmod 600 {site.key}`"):
+        site.read()
+    site.key.chmod(0o600)
+    site.read()
+
+
 def settings(unit: Path) -> dict[str, list[str]]:
     """The settings of a unit as systemd parses them: arguments may be quoted, and %% stands for %."""
     pairs = [line.split("=", 1) for line in unit.read_text().splitlines() if re.match(r"\w+=", line)]

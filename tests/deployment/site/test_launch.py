@@ -40,3 +40,17 @@ def test_a_site_that_starts_refuses_an_expired_certificate(failing: list[Excepti
     failing += [DOWN, EXPIRED]
     with pytest.raises(ExpiredError, match="expired on 2026-01-01"):
         list(launch._wait_for_server(SiteFolder(Path()), "host:1", joined=False))
+
+
+RETRYING = "WARNING :     Connection attempt failed, retrying in 3.10 seconds"
+
+
+def test_messages_of_fedmcc_are_printed_and_lines_of_flower_are_not():
+    lines = ["INFO : Starting", "SuperNode ID: 1", "2026-11-17 01:00:00,123 joint, round 1: training."]
+    assert list(launch._watch(lines, lambda: None)) == ["Connected.", "joint, round 1: training."]
+
+
+def test_a_certificate_that_expires_while_a_site_is_connected_is_named_once():
+    reasons = iter([None, "The certificate has expired.", "never read"])
+    assert list(launch._watch([RETRYING] * 5, lambda: next(reasons))) == ["The certificate has expired."]
+    assert next(reasons) == "never read"

@@ -46,9 +46,9 @@ class CommandLine:
         """The registered sites with their state."""
         return list(self._call("supernode", "list", CONNECTION)["nodes"])
 
-    def run(self, bundle: Path, options: Path, *more: str) -> str:
+    def run(self, bundle: Path, *more: str) -> str:
         """Start a run; returns its id."""
-        return str(self._call("run", bundle, CONNECTION, "--run-config", options, *more)["run-id"])
+        return str(self._call("run", bundle, CONNECTION, *more)["run-id"])
 
     def status(self, run: str) -> str:
         """The status of a run, such as `running` or `finished:completed`."""

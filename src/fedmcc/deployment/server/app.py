@@ -1,13 +1,15 @@
 """The app that Flower runs at the server: it runs the rounds of one run and logs them."""
 
 import logging
+import os
+from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedmcc.deployment.flower.logs import set_up_logging
 from fedmcc.deployment.server.coordinator import serve
-from fedmcc.deployment.server.request import read_request
+from fedmcc.deployment.server.request import take_request
 from fedmcc.errors import InputError
 from fedmcc.runs.experiment import Scored
 
@@ -21,7 +23,8 @@ def main(grid: Grid, context: Context) -> None:
     """Run all rounds that the run directory does not have yet."""
     set_up_logging()
     try:
-        for event in serve(grid, read_request(context.run_config)):
+        request = take_request(Path(os.environ["FLWR_HOME"]), context.run_config)
+        for event in serve(grid, request):
             log.info(_line(event) if isinstance(event, Scored) else "The run is complete.")
     except (InputError, ArithmeticError) as error:
         log.error("%s", error)

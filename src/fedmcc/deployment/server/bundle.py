@@ -1,14 +1,14 @@
-"""The app bundle that `flwr run` submits: the addresses of the two apps and the options of a run."""
+"""The app bundle that `flwr run` submits: the addresses of the two apps, and the `run_config` for all."""
 
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
-from fedmcc.deployment.server.request import DEFAULTS
 
-
-def write_bundle(folder: Path) -> None:
+def write_bundle(folder: Path, run_config: Mapping[str, Any]) -> None:
     """Write the bundle; it contains no code, since fedmcc is installed on every machine."""
     app = {
         "publisher": "fedmcc",
@@ -16,7 +16,7 @@ def write_bundle(folder: Path) -> None:
             "serverapp": "fedmcc.deployment.server.app:server_app",
             "clientapp": "fedmcc.deployment.site.app:client_app",
         },
-        "config": DEFAULTS,
+        "config": dict(run_config),
     }
     project = {
         "name": "fedmcc-federation",

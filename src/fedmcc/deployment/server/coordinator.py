@@ -19,7 +19,9 @@ from fedmcc.deployment.messages import Greeting
 from fedmcc.deployment.server.mailbox import Mailbox
 from fedmcc.deployment.server.membership import Membership, Requirements
 from fedmcc.deployment.server.request import RunRequest
+from fedmcc.deployment.server.signer import Signer
 from fedmcc.deployment.server.site_engine import SiteEngine, TaskHeader
+from fedmcc.deployment.setup.layout import OperatorFolder
 from fedmcc.errors import InputError
 from fedmcc.runs.build import Experiment, build_network, fingerprint, scorer_of
 from fedmcc.runs.directory import Run, load_run
@@ -45,7 +47,8 @@ def prepare(grid: Grid, request: RunRequest) -> tuple[Experiment, Run]:
     config = _with_clusters(config, scored)
     policy = request.policy._replace(names=stored.get("sites", request.policy.names))
     greeting = Greeting(dump(config), _finished_runs(request.run.resolve().parent))
-    sites = Membership(Mailbox(grid), greeting, policy)
+    run_id = stored.get("id", uuid4().hex)
+    sites = Membership(Mailbox(grid, _signer(request, run_id)), greeting, policy)
     sites.gather()
     channels = stored.get("channels") or (scored.images.shape[1] if scored else sites.majority_channels())
     given = config.views.size
@@ -54,7 +57,7 @@ def prepare(grid: Grid, request: RunRequest) -> tuple[Experiment, Run]:
     config = _resolve(config, images, len(sites.names))
     net = build_network(config, channels)
     config.privacy.require_private_network(net, stages(config))
-    header = TaskHeader(stored.get("id", uuid4().hex), dump(config), fingerprint(net, config))
+    header = TaskHeader(run_id, dump(config), fingerprint(net, config))
     sites.require(Requirements(channels, header.fingerprint, None if given else size))
     engine = SiteEngine(sites, header, config.training.batch_size)
     experiment = Experiment(config, images, [], scorer_of(config, scored) if scored else None, net, engine)
@@ -62,6 +65,15 @@ def prepare(grid: Grid, request: RunRequest) -> tuple[Experiment, Run]:
     if not stored:
         run.write_json(run.sites_file.name, {"id": header.run, "sites": sites.names, "channels": channels})
     return experiment, run
+
+
+def _signer(request: RunRequest, run_id: str) -> Signer | None:
+    """The keys of the federation; None in a simulation, whose sites have none."""
+    if request.federation is None:
+        return None
+    return Signer(
+        OperatorFolder(request.federation), run_id, {node: name for name, node in request.policy.nodes}
+    )
 
 
 def _stored_sites(run: Run) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Messages between the server and its sites: the only place that sends and receives through Flower.
 
-A reply counts only if it comes from the node that the message was sent to, answers that message, and belongs
-to this run. Whatever a site sends becomes a fault of that site; nothing here waits for a site.
+A reply counts only if it comes from the node that the message was sent to, answers that message, belongs to
+this run and is signed by the site. Whatever a site sends is a fault of that site; nothing waits for a site.
 """
 
 import logging
@@ -26,6 +26,8 @@ from fedmcc.deployment.flower.deliveries import (
     claims_of,
     link_of,
 )
+from fedmcc.deployment.flower.signatures import ForgedError, Order
+from fedmcc.deployment.server.signer import Signer
 
 log = logging.getLogger(__name__)
 
@@ -68,22 +70,24 @@ class Pending:
 
     letter: Letter
     run: int
+    order: Order | None  # what was signed; None in a simulation
     delivery: Delivery | None = None  # its reply, once it is announced
     overdue: bool = False
 
 
 class Mailbox:
-    """Sends messages to nodes and receives their replies."""
+    """Sends messages to nodes and receives their replies; without a signer, the nodes are simulated."""
 
-    def __init__(self, grid: Grid) -> None:
-        self._grid, self._link = grid, link_of(grid)
+    def __init__(self, grid: Grid, signer: Signer | None = None) -> None:
+        self._grid, self._link, self._signer = grid, link_of(grid), signer
         self._pending: dict[str, Pending] = {}
         self._separate: set[int] = set()  # nodes whose replies are requested one by one
         self._ignored, self._next_notice = 0, 0.0
 
     def nodes(self) -> set[int]:
-        """The nodes that are connected."""
-        return set(self._grid.get_node_ids())
+        """The nodes that are connected, and whose keys the server has."""
+        nodes = set(self._grid.get_node_ids())
+        return nodes & self._signer.names.keys() if self._signer else nodes
 
     def send(self, letters: Sequence[Letter]) -> list[str]:
         """Send messages; returns the id of each, empty if it could not be sent."""
@@ -114,19 +118,11 @@ class Mailbox:
         if pending is not None and pending.delivery is not None:
             pending.delivery.discard()
 
-    def _content_to_send(self, letter: Letter) -> RecordDict:
-        """The content of a letter as the node receives it."""
-        return letter.content
-
-    def _checked_content(self, pending: Pending, reply: Message) -> RecordDict:
-        """The content of a reply, after all checks; raises RefusedDeliveryError if one fails."""
-        return reply.content
-
     def _push(self, letters: Sequence[Letter]) -> list[str]:
         messages = [
             # The id of a message is a hash: with a random group, no other site can guess it and answer.
             Message(
-                self._content_to_send(letter),
+                letter.content,
                 letter.node,
                 letter.kind,
                 ttl=letter.seconds,
@@ -134,12 +130,13 @@ class Mailbox:
             )
             for letter in letters
         ]
+        orders = self._signer.sign(messages) if self._signer else [None] * len(messages)
         ids = [id or "" for id in self._grid.push_messages(messages)]
         if len(ids) != len(letters):  # Flower returns fewer if it sent none
             return [""] * len(letters)
-        for id, letter, message in zip(ids, letters, messages, strict=True):
+        for id, letter, message, order in zip(ids, letters, messages, orders, strict=True):
             if id:
-                self._pending[id] = Pending(letter, message.metadata.run_id)
+                self._pending[id] = Pending(letter, message.metadata.run_id, order)
         return ids
 
     def _push_one(self, letter: Letter) -> str:
@@ -200,7 +197,7 @@ class Mailbox:
     def _read(self, pending: Pending, reply: Message) -> RecordDict | Fault:
         try:
             return self._checked(pending, reply)
-        except RefusedDeliveryError as error:
+        except (RefusedDeliveryError, ForgedError) as error:
             return Fault(str(error), refused=True)
         except Exception as error:  # nothing that a site sends ends the run
             log.warning("A reply caused a %s.", type(error).__name__)
@@ -219,7 +216,9 @@ class Mailbox:
             return Fault(reason, lost=code == CONNECTION_LOST)
         if claims.node == SUPERLINK_NODE_ID:
             raise RefusedDeliveryError("Its reply names another sender.")
-        return self._checked_content(pending, reply)
+        if self._signer and pending.order:
+            self._signer.verify(reply, pending.order)
+        return reply.content
 
 
 def _answers(pending: Pending, claims: Claims) -> bool:

@@ -1,10 +1,19 @@
-"""The request for a run, and its form as the flat `run_config` that Flower passes to the server's process."""
+"""The request for a run, in a private file of the server.
 
+Flower passes the `run_config` of a run to every site. It therefore has only the version of the protocol and
+the name of this file, which the server's process finds in its FLWR_HOME.
+"""
+
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
+from fedmcc.deployment.messages import PROTOCOL
+from fedmcc.deployment.setup.layout import PRIVATE_MODE, make_private_folders
 from fedmcc.errors import InputError
+from fedmcc.storage.atomic_files import write_atomically
 
 
 class JoinPolicy(NamedTuple):
@@ -26,44 +35,36 @@ class RunRequest(NamedTuple):
     recipe: str  # TOML
     run: Path  # the run directory, which is created if it does not exist
     policy: JoinPolicy
-
-    def run_config(self) -> dict[str, Any]:
-        """The request as Flower's `run_config`."""
-        policy = self.policy
-        return {
-            "recipe": self.recipe,
-            "run": str(self.run),
-            "sites": ",".join(policy.names),
-            "nodes": ",".join(f"{name}:{node}" for name, node in policy.nodes),
-            "min-sites": policy.min_sites,
-            "wait": policy.wait,
-            "round-timeout": policy.round_timeout,
-        }
+    federation: Path | None = None  # the operator's folder, with the keys; None: a simulation without keys
 
 
-DEFAULTS: dict[str, Any] = RunRequest("", Path(), JoinPolicy()).run_config() | {"run": ""}
+def write_request(home: Path, request: RunRequest) -> dict[str, Any]:
+    """Write a request to a file that only the server's user can read; returns the `run_config` for Flower."""
+    name = uuid4().hex
+    make_private_folders([_folder(home)])
+    federation = None if request.federation is None else str(request.federation)
+    table = {"recipe": request.recipe, "run": str(request.run), "federation": federation}
+    text = json.dumps({**table, "policy": request.policy._asdict()})
+    write_atomically(_folder(home) / f"{name}.json", text, PRIVATE_MODE)
+    return {"protocol": PROTOCOL, "request": name}
 
 
-def read_request(run_config: Mapping[str, Any]) -> RunRequest:
-    """The request in a `run_config`; missing keys have their default."""
-    config = DEFAULTS | dict(run_config)
-    names = [name.strip() for name in str(config["sites"]).split(",") if name.strip()]
-    if len(set(names)) < len(names):
-        raise InputError(f"sites is '{config['sites']}': name each site once.")
-    if not config["run"]:
-        raise InputError("run is empty: give the path of the run directory.")
-    policy = JoinPolicy(
-        names=tuple(names),
-        nodes=tuple(_node(pair) for pair in str(config["nodes"]).split(",") if pair),
-        min_sites=int(config["min-sites"]),
-        wait=float(config["wait"]),
-        round_timeout=float(config["round-timeout"]),
-    )
-    return RunRequest(str(config["recipe"]), Path(str(config["run"])), policy)
+def take_request(home: Path, run_config: Mapping[str, Any]) -> RunRequest:
+    """Read the request that a `run_config` names, and delete its file."""
+    name = str(run_config.get("request", ""))
+    file = _folder(home) / f"{name}.json"
+    if not name.isalnum() or not file.exists():
+        raise InputError("The run has no request: start it with `fedmcc server start`.")
+    table = json.loads(file.read_text())
+    file.unlink()
+    policy = table["policy"]
+    policy |= {
+        "names": tuple(policy["names"]),
+        "nodes": tuple((site, node) for site, node in policy["nodes"]),
+    }
+    federation = table["federation"] and Path(table["federation"])
+    return RunRequest(table["recipe"], Path(table["run"]), JoinPolicy(**policy), federation)
 
 
-def _node(pair: str) -> tuple[str, int]:
-    name, _, node = pair.strip().partition(":")
-    if not node.isdecimal():
-        raise InputError(f"nodes has '{pair}': write the name of a site and its node id, such as north:12.")
-    return name, int(node)
+def _folder(home: Path) -> Path:
+    return home / "requests"

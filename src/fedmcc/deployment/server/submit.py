@@ -10,16 +10,16 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any
 
-import tomli_w
-
 from fedmcc import config
 from fedmcc.config import Config
 from fedmcc.deployment.flower import processes
 from fedmcc.deployment.flower.logs import last_error, rotate_log
+from fedmcc.deployment.flower.programs import FlowerError
 from fedmcc.deployment.server.bundle import write_bundle
 from fedmcc.deployment.server.launch import RunningServer
-from fedmcc.deployment.server.request import RunRequest
-from fedmcc.deployment.setup.layout import PRIVATE_MODE, FederationSpec, OperatorFolder
+from fedmcc.deployment.server.request import RunRequest, write_request
+from fedmcc.deployment.setup.create import expiry_warning
+from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder
 from fedmcc.errors import InputError
 from fedmcc.runs.directory import Run, load_run, next_free
 from fedmcc.runs.experiment import Finished, Plan, Scored
@@ -69,11 +69,10 @@ def submit(server: RunningServer, request: RunRequest) -> str:
     """Start or resume a run with the sites of the server; returns Flower's id of the run."""
     folder, nodes = server.operator.server, tuple(server.nodes.items())
     request.run.parent.mkdir(parents=True, exist_ok=True)
-    write_bundle(folder / "bundle")
-    request = request._replace(policy=request.policy._replace(names=tuple(server.nodes), nodes=nodes))
-    options = folder / "run.toml"
-    write_atomically(options, tomli_w.dumps(request.run_config()), PRIVATE_MODE)
-    run_id = server.flower.run(folder / "bundle", options)
+    policy = request.policy._replace(names=tuple(server.nodes), nodes=nodes)
+    request = request._replace(policy=policy, federation=server.operator.path)
+    write_bundle(folder / "bundle", write_request(server.operator.flower_home, request))
+    run_id = server.flower.run(folder / "bundle")
     current = {"run": str(request.run), "number": run_id}
     write_atomically(folder / "current.json", json.dumps(current))
     return run_id
@@ -113,8 +112,17 @@ def follow(
                 if ended:
                     break
                 time.sleep(POLL_SECONDS)
-        if server.flower.status(run_id).startswith("finished") and not run.finished:
+        if _status(server, run_id).startswith("finished") and not run.finished:
             raise InputError(f"The run failed: {last_error(log)}")
+
+
+def _status(server: RunningServer, run_id: str) -> str:
+    """The status of a run; raises InputError if Flower cannot be asked because a certificate has expired."""
+    try:
+        return server.flower.status(run_id)
+    except FlowerError:
+        expiry_warning(server.operator)
+        raise
 
 
 def _new_rounds(run: Run, rounds: Mapping[str, int], shown: set[tuple[str, int]]) -> Iterator[Step | Scored]:

@@ -9,9 +9,11 @@ from fedmcc.errors import InputError
 
 try:
     from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+    from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 except ImportError:
     raise InputError("Federations across machines need Flower: pip install 'fedmcc[flower]'.") from None
 
@@ -104,12 +106,67 @@ def load_authority(key: Path, certificate: Path) -> CertifiedKey:
             f"Cannot read the authority's key {key}: restore it from a backup, or create a new federation."
         ) from None
     assert isinstance(loaded, ec.EllipticCurvePrivateKey)
-    return CertifiedKey(loaded, _load(certificate))
+    return CertifiedKey(loaded, load_certificate(certificate))
+
+
+def load_server(key: Path, certificate: Path) -> CertifiedKey:
+    """Read the server's key and certificate; raises InputError if they do not belong together."""
+    remedy = "run `fedmcc federation renew`"
+    try:
+        loaded = serialization.load_pem_private_key(key.read_bytes(), password=None)
+    except (OSError, ValueError):
+        raise InputError(f"Cannot read the server's key {key}: {remedy}.") from None
+    server = load_certificate(certificate)
+    if not isinstance(loaded, ec.EllipticCurvePrivateKey) or loaded.public_key() != server.public_key():
+        raise InputError(f"{certificate} is not the certificate of {key}: {remedy}.")
+    return CertifiedKey(loaded, server)
+
+
+def load_site_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Read the private key of a site."""
+    try:
+        key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise InputError(f"{path} is not the key of a site: ask the operator for a new copy.")
+    return key
+
+
+def load_public_key(path: Path) -> ec.EllipticCurvePublicKey:
+    """Read the public key of a site."""
+    try:
+        key = serialization.load_ssh_public_key(path.read_bytes())
+    except (OSError, ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise InputError(f"{path} is not the public key of a site: restore it from a backup.")
+    return key
+
+
+def is_certified(certificate: x509.Certificate, authority: x509.Certificate, host: str) -> bool:
+    """Whether the authority certified a server for this host, at any time at which the certificate is valid.
+
+    Whether it is valid now is left to the caller: an expired certificate deserves a sentence of its own.
+    """
+    try:
+        start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        moment = min(max(datetime.now(UTC), start), end)
+        builder = PolicyBuilder().store(Store([authority])).time(moment)
+        builder.build_server_verifier(_host_name(host)).verify(certificate, [])
+    except (VerificationError, ValueError):  # ValueError: damaged extensions
+        return False
+    return True
+
+
+def der(certificate: x509.Certificate) -> bytes:
+    """A certificate in DER format, which is shorter than PEM."""
+    return certificate.public_bytes(serialization.Encoding.DER)
 
 
 def expiry(certificate: Path) -> datetime:
     """The time at which a certificate expires."""
-    return _load(certificate).not_valid_after_utc
+    return load_certificate(certificate).not_valid_after_utc
 
 
 def expiry_of(pem: str) -> datetime:
@@ -117,7 +174,8 @@ def expiry_of(pem: str) -> datetime:
     return x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc
 
 
-def _load(path: Path) -> x509.Certificate:
+def load_certificate(path: Path) -> x509.Certificate:
+    """Read a certificate in PEM format."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError):
@@ -135,13 +193,14 @@ def _builder(days: int, now: datetime | None) -> x509.CertificateBuilder:
 
 
 def _host_names(host: str) -> list[x509.GeneralName]:
-    names: list[x509.GeneralName] = []
-    for name in dict.fromkeys((host, "localhost", "127.0.0.1", "::1")):
-        try:
-            names.append(x509.IPAddress(ipaddress.ip_address(name)))
-        except ValueError:
-            names.append(x509.DNSName(name))
-    return names
+    return [_host_name(name) for name in dict.fromkeys((host, "localhost", "127.0.0.1", "::1"))]
+
+
+def _host_name(host: str) -> x509.IPAddress | x509.DNSName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
 
 
 def _key_usage(certifies: bool) -> x509.KeyUsage:

@@ -14,6 +14,7 @@ from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import write_atomically
 
 PRIVATE_MODE = 0o600
+OTHERS_MODE = 0o077  # what users other than the owner may do with a file
 SITE_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?")
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 MAX_CERTIFICATE_DAYS = 3650
@@ -180,6 +181,11 @@ class SiteFolder:
         return self.path / "state"
 
     @property
+    def ledger(self) -> Path:
+        """The file that stores which orders of the server the site has received."""
+        return self.path / "ledger.json"
+
+    @property
     def logs(self) -> Path:
         """The logs of the site's programs."""
         return self.path / "logs"
@@ -200,6 +206,8 @@ class SiteFolder:
         for file in (self.authority_certificate, self.key):
             if not file.exists():
                 raise InputError(f"{file} is missing: ask the operator for the complete folder of this site.")
+        if self.key.stat().st_mode & OTHERS_MODE:
+            raise InputError(f"Other users can read {self.key}: run `chmod 600 {self.key}`.")
         return name, server
 
 

@@ -1,10 +1,11 @@
-"""The app that Flower runs at a site: it answers the messages of the server.
+"""The app that Flower runs at a site: it answers the messages that the server signed for this site.
 
-An error message that may contain file names stays in the site's log; the server gets a general one.
+Unexpected errors stay in the site's log, without file names; the server gets a general sentence.
 """
 
 import logging
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,17 @@ from flwr.clientapp import ClientApp
 
 from fedmcc.deployment.flower import records
 from fedmcc.deployment.flower.logs import set_up_logging
+from fedmcc.deployment.flower.signatures import Order, Received, check_time
+from fedmcc.deployment.messages import PROTOCOL, SiteTask
+from fedmcc.deployment.setup.layout import SiteFolder
+from fedmcc.deployment.site.identity import SiteIdentity
 from fedmcc.deployment.site.worker import LostStateError, RefusalError, Shard, SiteWorker
 from fedmcc.errors import InputError
 
 log = logging.getLogger(__name__)
+
+IGNORED = "The site ignored a message that the server did not sign for it."
+Work = Callable[[SiteWorker, Order | None], RecordDict]  # without an order in a simulation
 
 client_app = ClientApp()  # a plain assignment: Flower parses this file before it imports it
 
@@ -25,62 +33,128 @@ client_app = ClientApp()  # a plain assignment: Flower parses this file before i
 @client_app.query("hello")
 def hello(message: Message, context: Context) -> Message:
     """Answer the greeting of a server."""
-    return _reply(
-        message,
-        context,
-        lambda site: records.pack_hello(site.hello(records.unpack_greeting(message.content))),
-    )
+
+    def work(site: SiteWorker, order: Order | None) -> RecordDict:
+        greeting = records.unpack_greeting(message.content)
+        answer = site.hello(greeting)
+        if site.ledger is not None and order is not None:
+            site.ledger.agree(order.run, greeting.recipe)
+        return records.pack_hello(answer)
+
+    return _reply(message, context, work)
 
 
 @client_app.query("refused")
 def refused(message: Message, context: Context) -> Message:
     """Log why the server rejected this site."""
-    set_up_logging()
-    log.error("The server rejected this site: %s", records.unpack_text(message.content))
-    return Message(RecordDict(), reply_to=message)
+
+    def work(site: SiteWorker, order: Order | None) -> RecordDict:
+        log.error("The server rejected this site: %s", records.unpack_text(message.content))
+        return RecordDict()
+
+    return _reply(message, context, work)
 
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     """Do the task of a round."""
 
-    def work(site: SiteWorker) -> RecordDict:
+    def work(site: SiteWorker, order: Order | None) -> RecordDict:
         started = time.monotonic()
-        expires = message.metadata.created_at + message.metadata.ttl
-        update = site.answer(records.unpack_task(message.content), expires)
+        expires = (
+            message.metadata.created_at + message.metadata.ttl if order is None else order.expires / 1000
+        )
+        site_task = records.unpack_task(message.content)
+        if order is not None and (order.run, order.stage, order.round) != _place(site_task):
+            raise RefusalError("The task differs from its order.")
+        update = site.answer(site_task, expires)
         return records.pack_reply(records.Reply(update, time.monotonic() - started))
 
     return _reply(message, context, work)
 
 
-def _reply(message: Message, context: Context, work: Callable[[SiteWorker], RecordDict]) -> Message:
-    """The reply of a site to a message, or the reason why there is none."""
+def _place(site_task: SiteTask) -> tuple[str, str, int]:
+    return site_task.run, site_task.task.stage, site_task.task.round
+
+
+def _reply(message: Message, context: Context, work: Work) -> Message:
+    """The signed reply of a site to a message, or the reason why there is none.
+
+    A message that the server did not sign gets no signature and no information.
+    """
     set_up_logging()
     try:
-        content = work(read_site(context))
+        identity = read_identity(context)
+        received = identity.receive(message) if identity else None
+    except Exception as error:  # whatever a forged message causes
+        log.error("Ignored a message: %s", _public_reason(error))
+        return Message(records.pack_failure(records.Failure(IGNORED)), reply_to=message)
+    content = _answer(context, received, work)
+    if identity and received:
+        identity.sign(content, received.order)
+    return Message(content, reply_to=message)
+
+
+def _answer(context: Context, received: Received | None, work: Work) -> RecordDict:
+    """The content of the reply to a genuine message, or a failure with its reason."""
+    try:
+        if received is not None:
+            check_time(received, time.time())
+        return work(read_site(context), received.order if received else None)
     except (RefusalError, ArithmeticError, records.UnreadableError) as error:
         log.error("%s", error)
-        content = records.pack_failure(records.Failure(str(error), isinstance(error, LostStateError)))
+        return records.pack_failure(records.Failure(str(error), isinstance(error, LostStateError)))
     except Exception as error:
-        log.error("%s", error, exc_info=not isinstance(error, InputError))
-        content = records.pack_failure(records.Failure("it failed (see its log)."))
-    return Message(content, reply_to=message)
+        log.error("%s", _public_reason(error))
+        return records.pack_failure(records.Failure("it failed (see its log)."))
+
+
+def _public_reason(error: Exception) -> str:
+    """An error for the log: messages of others than fedmcc may name image files, and are left out."""
+    if isinstance(error, InputError | records.UnreadableError):
+        return str(error)
+    trace = "".join(traceback.format_tb(error.__traceback__))
+    reason = error.strerror if isinstance(error, OSError) else None
+    return f"{type(error).__name__}{f': {reason}' if reason else ''}\n{trace}".rstrip()
+
+
+def read_identity(context: Context) -> SiteIdentity | None:
+    """The keys of a Flower node; None for the nodes of a simulation, which have none."""
+    if _is_simulated(context):
+        return None
+    if not (folder := context.node_config.get("folder")):
+        raise InputError("The site's node-config has no folder: start the site with `fedmcc site start`.")
+    if (protocol := context.run_config.get("protocol", PROTOCOL)) != PROTOCOL:
+        raise InputError(
+            f"The server has version {protocol} of the messages and this site version {PROTOCOL}: "
+            "install the same fedmcc everywhere."
+        )
+    return SiteIdentity(SiteFolder(Path(str(folder))), context.node_id)
+
+
+def _is_simulated(context: Context) -> bool:
+    return "partition-id" in context.node_config and "client" not in context.node_config
 
 
 def read_site(context: Context) -> SiteWorker:
     """The site of a Flower node; nodes of a simulation are parts of the recipe's data set."""
     config = context.node_config
-    if "partition-id" in config and "client" not in config:
+    if _is_simulated(context):
         part, parts = int(config["partition-id"]), int(config["num-partitions"])
         name = f"client-{part:0{len(str(parts - 1))}}"
-        folder = Path(str(context.run_config["run"])) / "sites" / name
+        folder = Path(str(context.run_config["sites"])) / name
         return SiteWorker(name, folder, shard=Shard(part, parts), simulated=True)
     for key in ("client", "state-dir"):
         if not config.get(key):
             raise InputError(f"The site's node-config has no {key}: add it.")
     data = Path(str(config["data"])) if config.get("data") else None
+    identity = read_identity(context)
     return SiteWorker(
-        str(config["client"]), Path(str(config["state-dir"])), data, _shard(config.get("shard"))
+        name=str(config["client"]),
+        folder=Path(str(config["state-dir"])),
+        data=data,
+        shard=_shard(config.get("shard")),
+        ledger=identity.ledger if identity else None,
     )
 
 

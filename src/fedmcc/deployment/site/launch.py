@@ -3,7 +3,7 @@
 import subprocess
 import time
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 
 import tomli_w
@@ -20,6 +20,7 @@ MAX_REFUSALS = 3  # in a row; a server that has just restarted may not have regi
 POLL_SECONDS = 0.5  # between two reads of the log
 KEPT_LINES = 50  # of the start and of the end of a log, to find out why a connection ended
 CONNECTED = "SuperNode ID:"  # in a line of Flower's log
+RETRYING = "Connection attempt failed, retrying"  # in a line of Flower's log, which does not give the reason
 UNKNOWN_KEY = "[code: 2004]"
 
 
@@ -33,7 +34,8 @@ def run_site(site: SiteFolder, data: Path) -> Iterator[str]:
         processes.terminate_all(site.flower_home)  # left behind by a site that was killed
         make_private_folders([site.flower_home, site.logs, site.state])
         options = site.path / "node.toml"
-        table = {"client": name, "state-dir": str(site.state), "data": str(data)}
+        folders = {"folder": str(site.path.resolve()), "state-dir": str(site.state), "data": str(data)}
+        table = {"client": name, **folders}
         write_atomically(options, tomli_w.dumps(table), PRIVATE_MODE)
         try:
             yield from _reconnect(site, server, options)
@@ -51,7 +53,7 @@ def _reconnect(site: SiteFolder, server: str, options: Path) -> Iterator[str]:
         rotate_log(log)
         start = log.stat().st_size if log.exists() else 0
         with processes.running(argv, site.flower_home, log) as process:
-            lines = yield from _watch(process, log, start)
+            lines = yield from _watch(_lines(process, log, start), lambda: _refused_certificate(site, server))
         refusals = 0 if any(CONNECTED in line for line in lines) else refusals + 1
         joined = joined or not refusals
         if refusals >= MAX_REFUSALS:
@@ -85,17 +87,35 @@ def _wait_for_server(site: SiteFolder, server: str, joined: bool) -> Iterator[st
             time.sleep(RETRY_SECONDS)
 
 
-def _watch(process: subprocess.Popen[bytes], log: Path, start: int) -> Generator[str, None, list[str]]:
-    """Yield the messages in a growing log; returns its first and last lines when the process ends."""
+def _watch(lines: Iterable[str], reason: Callable[[], str | None]) -> Generator[str, None, list[str]]:
+    """Yield the messages in a growing log; returns its first and last lines when it ends.
+
+    If Flower tries to connect again and again, `reason` may explain why; the explanation is yielded once.
+    """
     first: list[str] = []
     last: deque[str] = deque(maxlen=KEPT_LINES)
-    for line in _lines(process, log, start):
+    explained = None
+    for line in lines:
         (first if len(first) < KEPT_LINES else last).append(line)
         if CONNECTED in line:
             yield "Connected."
         elif message := message_of(line):
             yield message
+        elif RETRYING in line and explained is None:
+            explained = reason()
+            yield from [explained] if explained else []
     return [*first, *last]
+
+
+def _refused_certificate(site: SiteFolder, server: str) -> str | None:
+    """Why the certificate of the server is refused, for instance because it expired; None if it is not."""
+    try:
+        check_connection(server, site.authority_certificate)
+    except UnreachableError:
+        pass
+    except InputError as error:
+        return str(error)
+    return None
 
 
 def _lines(process: subprocess.Popen[bytes], log: Path, start: int) -> Iterator[str]:

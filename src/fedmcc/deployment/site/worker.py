@@ -17,6 +17,7 @@ from fedmcc.data.folder import Folder
 from fedmcc.data.image_files import ImageFiles
 from fedmcc.data.partition import PartitionOptions
 from fedmcc.deployment.messages import Greeting, Hello, SiteTask
+from fedmcc.deployment.site.identity import Ledger
 from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
 from fedmcc.messages import StageRound, Task, Update
@@ -59,6 +60,7 @@ class SiteWorker:
     data: Path | None = None  # a folder of images; None: the data set of the recipe
     shard: Shard | None = None  # of the data set under the recipe's partition; None: all images
     simulated: bool = False  # random numbers are those of a client in a simulation
+    ledger: Ledger | None = None  # with the recipes of greetings; None: a simulation
 
     def hello(self, greeting: Greeting) -> Hello:
         """Answer the greeting of a server, and delete the states of finished runs."""
@@ -83,6 +85,7 @@ class SiteWorker:
         """
         config = parse_text(site_task.config)
         _check_names(config, site_task)
+        self._check_recipe(site_task)
         images = self._images(config)
         make, config = network_factory(_resolve(config, images), images)
         net = make()
@@ -97,6 +100,11 @@ class SiteWorker:
                 client = replace(client, seed=memory.secret_seed())
             return _work(client, net, _stage(config, site_task.task), site_task, memory)
 
+    def _check_recipe(self, site_task: SiteTask) -> None:
+        """Refuse a task whose options differ from those with which the server greeted this site."""
+        if self.ledger and (changed := self.ledger.differences(site_task.run, site_task.config)):
+            raise RefusalError(f"The task differs from the recipe of the run in {', '.join(changed[:5])}.")
+
     def _delete_state(self, run: str) -> None:
         """Delete the states of a run, unless a process is at work on it."""
         if not run.isalnum() or not (self.folder / run).is_dir():
@@ -107,7 +115,14 @@ class SiteWorker:
             log.info("Deleted the state of a finished run.")
 
     def _images(self, config: Config) -> ImageSet:
-        images = self._source(config).load()
+        try:
+            images = self._source(config).load()
+        except InputError:
+            if self.data is None:
+                raise
+            raise InputError(  # the message of the error may name image files
+                f"The images in {self.data} cannot be used: `fedmcc site check --data {self.data}` says why."
+            ) from None
         if self.shard is None:
             return images
         partition = replace(config.partition, clients=self.shard.parts)
@@ -204,9 +219,12 @@ def _check_count(config: Config, samples: int) -> None:
 
 def _check_names(config: Config, site_task: SiteTask) -> None:
     """Refuse names that do not belong to the run: they become file names."""
+    rounds = {stage.name: stage.rounds for stage in stages(config)}
     named = {site_task.task.stage, *([site_task.base.stage] if site_task.base else [])}
-    if not site_task.run.isalnum() or named - {stage.name for stage in stages(config)}:
+    if not site_task.run.isalnum() or named - rounds.keys():
         raise RefusalError("The task has an invalid run or stage.")
+    if not 1 <= site_task.task.round <= rounds[site_task.task.stage]:
+        raise RefusalError("The task has a round that its stage does not have.")
 
 
 def _stage(config: Config, task: Task) -> Stage:

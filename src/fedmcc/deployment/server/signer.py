@@ -1,0 +1,75 @@
+"""Signs the messages of a server to its sites, and verifies the signatures of their replies."""
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+
+from flwr.app import Message
+
+from fedmcc.deployment.flower import signatures
+from fedmcc.deployment.flower.signatures import Digests, ForgedError, Order
+from fedmcc.deployment.setup.certificates import CertifiedKey, load_public_key, load_server
+from fedmcc.deployment.setup.layout import OperatorFolder
+from fedmcc.errors import InputError
+
+
+class Signer:
+    """The keys of a federation at its server, for the messages of one run."""
+
+    def __init__(self, operator: OperatorFolder, run: str, nodes: Mapping[int, str]) -> None:
+        self.operator, self.run = operator, run
+        self.names = dict(nodes)  # of the sites, by Flower's node id
+        self._loaded: CertifiedKey | None = None
+
+    def sign(self, messages: Sequence[Message]) -> list[Order]:
+        """Sign messages to sites, each with content of its own; returns what their replies must answer."""
+        server, digests = self._server(), Digests()  # the digests of arrays that the messages share
+        orders = []
+        for message in messages:
+            order = self._order(message)
+            signatures.sign_order(message.content, order, server, digests)
+            orders.append(order)
+        return orders
+
+    def verify(self, reply: Message, order: Order) -> None:
+        """Raise ForgedError unless the site to which this order was sent signed this reply to it."""
+        key = self._public_keys.get(order.site)
+        if key is None:
+            raise ForgedError(f"The server has no key of site {order.site}.")
+        signatures.verify_reply(reply.content, order, key)
+
+    @cached_property
+    def _public_keys(self) -> dict[str, signatures.PublicKey]:
+        return {name: load_public_key(self.operator.public_key(name)) for name in self.names.values()}
+
+    def _order(self, message: Message) -> Order:
+        metadata, now = message.metadata, time.time()
+        stage, number = signatures.stage_and_round(message.content)
+        return Order(
+            kind=metadata.message_type,
+            run=self.run,
+            site=self.names[metadata.dst_node_id],
+            node=str(metadata.dst_node_id),
+            stage=stage,
+            round=number,
+            nonce=secrets.token_hex(16),
+            created=round(1000 * now),
+            expires=round(1000 * (now + metadata.ttl)),
+        )
+
+    def _server(self) -> CertifiedKey:
+        """The server's key, read again each time: the operator may renew the certificate during a run."""
+        try:
+            self._loaded = load_server(self.operator.key, self.operator.certificate)
+        except InputError:  # while the operator renews them, the two files do not match for a moment
+            if self._loaded is None:
+                raise
+        end = self._loaded.certificate.not_valid_after_utc
+        if end <= datetime.now(UTC):
+            raise InputError(
+                f"The server's certificate expired on {end:%Y-%m-%d %H:%M} UTC: run `fedmcc federation renew "
+                f"{self.operator.path}` and start the server again; the run then continues."
+            )
+        return self._loaded

@@ -1,0 +1,132 @@
+"""The identity of a site: it accepts only orders that the server signed for it, and signs its replies.
+
+The ledger on the site's disk makes an order count once, and each task keep to the recipe of its run.
+"""
+
+import json
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message, RecordDict
+
+from fedmcc.deployment.flower import signatures
+from fedmcc.deployment.flower.signatures import ForgedError, Order, Received
+from fedmcc.deployment.setup.certificates import load_certificate, load_site_key
+from fedmcc.deployment.setup.layout import PRIVATE_MODE, SiteFolder
+from fedmcc.storage.atomic_files import try_lock, write_atomically
+
+MAX_ORDERS = 1000  # nonces of orders that have not expired; older orders are then refused
+MAX_RECIPES = 20  # of the runs that greeted this site last
+POLL_SECONDS = 0.05  # between two attempts to get the lock
+RESOLVED_SECTIONS = ("partition", "engine")  # which the server completes; a site does not use them
+RESOLVED_KEYS = ("views.size", "training.keep_optimizer")  # which the server fills in if they are not set
+
+
+@dataclass(frozen=True)
+class SiteIdentity:
+    """The folder that a site received from the operator, and Flower's id of the site."""
+
+    folder: SiteFolder
+    node: int
+
+    def receive(self, message: Message) -> Received:
+        """The order in a message; raises ForgedError if it is not a new order of the server to this site."""
+        name, server = self.folder.read()
+        authority = load_certificate(self.folder.authority_certificate)
+        received = signatures.verify_order(message.content, authority, _host(server))
+        signatures.check_receiver(received.order, message.metadata.message_type, name, self.node)
+        self.ledger.add(received.order)
+        return received
+
+    def sign(self, content: RecordDict, order: Order) -> None:
+        """Sign a reply to an order."""
+        signatures.sign_reply(content, order, load_site_key(self.folder.key))
+
+    @property
+    def ledger(self) -> "Ledger":
+        """The orders that this site has received."""
+        return Ledger(self.folder.ledger)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The orders that a site has received, and the recipes of the runs that greeted it, in one file."""
+
+    file: Path
+
+    def add(self, order: Order) -> None:
+        """Store that this order was received; raises ForgedError if it was received before.
+
+        If too many orders are unexpired, the oldest are dropped, and all that are not newer are refused.
+        """
+        with self._changed() as content:
+            now, orders = round(1000 * time.time()), content["orders"]
+            if order.nonce in orders or order.created <= content["refused_until"]:
+                raise ForgedError("The message was received before.")
+            orders[order.nonce] = [order.created, order.expires]
+            current = [pair for pair in orders.items() if pair[1][1] >= now]
+            current.sort(key=lambda pair: pair[1])
+            dropped, kept = current[:-MAX_ORDERS], current[-MAX_ORDERS:]
+            content["refused_until"] = max([content["refused_until"], *(pair[1][0] for pair in dropped)])
+            content["orders"] = dict(kept)
+
+    def agree(self, run: str, recipe: str) -> None:
+        """Store the recipe with which the server greeted this site for a run."""
+        with self._changed() as content:
+            recipes = content["recipes"]
+            recipes.pop(run, None)
+            content["recipes"] = dict([*recipes.items(), (run, recipe)][-MAX_RECIPES:])
+
+    def differences(self, run: str, config: str) -> list[str]:
+        """The options of a task that the server cannot have derived from the recipe of the run.
+
+        A run without a recipe, for instance after the ledger was deleted, keeps to the options of this task.
+        """
+        recipe = self._read()["recipes"].get(run)
+        if recipe is None:
+            self.agree(run, config)
+            return []
+        agreed, ordered = _options(recipe), _options(config)
+        changed = {key for key in agreed.keys() | ordered.keys() if agreed.get(key) != ordered.get(key)}
+        return sorted(changed - {key for key in RESOLVED_KEYS if key not in agreed})
+
+    @contextmanager
+    def _changed(self) -> Iterator[dict[str, Any]]:
+        """The content of the file, which is written at the end of the block unless it raises."""
+        with self.file.with_suffix(".lock").open("w") as lock:
+            while not try_lock(lock.fileno()):  # another process of the site, for milliseconds
+                time.sleep(POLL_SECONDS)
+            content = self._read()
+            yield content
+            write_atomically(self.file, json.dumps(content), PRIVATE_MODE)
+
+    def _read(self) -> dict[str, Any]:
+        """The content of the file; if it is damaged, all orders until now are refused."""
+        refused_until = 0
+        if self.file.exists():
+            try:
+                content: dict[str, Any] = json.loads(self.file.read_text())
+                return {key: content[key] for key in ("refused_until", "orders", "recipes")}
+            except (ValueError, KeyError, TypeError):
+                refused_until = round(1000 * time.time())
+        return {"refused_until": refused_until, "orders": {}, "recipes": {}}
+
+
+def _options(text: str) -> dict[str, object]:
+    """The options of a TOML text by dotted keys, without the sections that the server completes."""
+    options: dict[str, object] = {}
+    for key, value in tomllib.loads(text).items():
+        if isinstance(value, dict):
+            options |= {f"{key}.{name}": each for name, each in value.items() if key not in RESOLVED_SECTIONS}
+        else:
+            options[key] = value
+    return options
+
+
+def _host(server: str) -> str:
+    return server.rpartition(":")[0].strip("[]")
