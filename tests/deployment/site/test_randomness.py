@@ -24,7 +24,7 @@ def patient(three):
 
     def make(name="fedema", **options):
         federation = three(name, **options)
-        federation.options["round-timeout"] = 900.0
+        federation.options["round_timeout"] = 900.0
         return federation
 
     return make
