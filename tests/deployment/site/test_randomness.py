@@ -86,6 +86,6 @@ def test_a_simulated_site_draws_what_a_simulated_client_does(patient, tmp_path):
     node = {"partition-id": 0, "num-partitions": 3}
     next(federation.serve())
     message = next(m for m in federation.grid.sent if m.metadata.message_type == "train")
-    client_app(message, Context(1, 1, node, RecordDict(), {"run": str(tmp_path / "simulated")}))
+    client_app(message, Context(1, 1, node, RecordDict(), {"sites": str(tmp_path / "simulated")}))
     (state,) = Path(tmp_path / "simulated").rglob("*.safetensors")
     assert not list(state.parent.glob(SECRET))
