@@ -1,4 +1,4 @@
-"""A site whose server cannot be reached: what it prints, and whether it waits."""
+"""What a site prints of the log of Flower, and of a server that cannot be reached, and whether it waits."""
 
 from pathlib import Path
 
