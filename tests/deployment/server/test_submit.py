@@ -122,7 +122,7 @@ def test_a_certificate_that_expired_during_a_run_is_named(
     authority = load_authority(operator.authority_key, operator.authority_certificate)
     certified = certify_server(authority, "127.0.0.1", days)
     operator.certificate.write_bytes(certified.certificate_pem)
-    server = server._replace(flower=Unreachable())
+    server = RunningServer(operator, Unreachable(operator.flower_home), server.nodes, True)
     run = write_run(tmp_path / "run", 1)
     expected, sentence = (InputError, "expired on 2.*renew") if days < 0 else (FlowerError, "network")
     with pytest.raises(expected, match=sentence):
