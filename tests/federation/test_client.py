@@ -8,6 +8,7 @@ from fedmcc.config import parse
 from fedmcc.data import load_dataset
 from fedmcc.federation.client import Client
 from fedmcc.messages import Task
+from fedmcc.methods.federated_kmeans import HEAD
 from fedmcc.numerics.randomness import generator
 from fedmcc.numerics.state_dicts import add_prefix, detached, select
 from fedmcc.runs.build import build_network
@@ -151,6 +152,20 @@ def test_the_reported_loss_is_the_mean_of_the_steps():
     assert update.loss == pytest.approx(np.mean([step.loss for step in steps]))
     assert all(step.samples == BATCH and step.client == 0 for step in steps)
     assert client.images_per_epoch == 24
+
+
+def test_an_answer_carries_the_cluster_sizes_that_extras_put_into_the_head():
+    config, client, net = _setup(method="fedmcc-plus", polish_rounds=1, hidden=8, projections=4)
+    stage = next(stage for stage in config.method.stages() if stage.name == "polish")
+    sent, state = detached(net.state_dict()), add_prefix("net", detached(net.state_dict()))
+    task = Task(0, stage.name, 1, select(sent, (*stage.frozen, *stage.shared)))
+    update, _, _ = _answer(client, net, stage, task, state)
+    net.eval()
+    with torch.no_grad():
+        plain = client.views.plain(torch.from_numpy(client.images))
+        sizes = net.online.assign(net.online.encoder(plain)).mean(dim=0)
+    torch.testing.assert_close(update.weights[f"{HEAD}.marginal"], sizes, atol=1e-5, rtol=0)
+    assert not torch.allclose(sizes, sent[f"{HEAD}.marginal"], atol=1e-3)
 
 
 def test_an_answer_depends_on_nothing_but_task_and_state():

@@ -136,6 +136,7 @@ class Client:
         return self.cache.get(source, encoder, chunks.chunk if chunks else self._batch_size, limit)
 
     def _update(self, net: Network, stage: Stage, task: Task, losses: list[float]) -> Update:
+        extras = detached(stage.extras(net, self._plain_batches(net)))  # first: it may change shared buffers
         update = Update(
             client=self.index,
             stage=stage.name,
@@ -143,7 +144,7 @@ class Client:
             samples=len(self.images),
             loss=sum(losses) / len(losses) if losses else None,
             weights=self._clip(detached(select(net.state_dict(), stage.shared)), task),
-            extras=detached(stage.extras(net, self._plain_batches(net))),
+            extras=extras,
         )
         return update.packed() if task.half else update
 
