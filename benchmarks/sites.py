@@ -3,13 +3,13 @@
 python benchmarks/sites.py [--sites 40] [--rounds 3] [--stalled 1] [--round-timeout 300] [--json FILE]
 
 The sites are threads of one process that answer Flower's fleet interface with small updates; a stalled site
-announces its upload and does not finish it. CPU and memory are those of the server's processes.
+announces its upload and does not finish it. CPU and memory are those of each program.
 """
 
 import argparse
 import importlib.util
-import json
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -32,12 +32,19 @@ from fedmcc.deployment.server.submit import submit
 from fedmcc.deployment.setup.create import create_federation
 from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder
 from fedmcc.deployment.site.app import client_app
+from fedmcc.runs.directory import Run
 from measuring import show, write_json
 
 TIMEOUT = 3600.0  # seconds
 POLL_SECONDS = 3.0  # in which Flower's client asks for work
 IMAGES = 8  # of a site
-COLUMNS = ("round", "seconds", "waiting", "transport", "training", "participants", "kilobytes")
+NONE = (0.0, 0)  # seconds and MB of a program that does not run
+SHOWN = ("flower-superlink", "flwr-serverapp", "nginx", "sites")
+PROGRAM, PEAK = re.compile("(flower|flwr)-[a-z]+|nginx"), re.compile(r"VmHWM:\s+(\d+) kB")
+COLUMNS = (
+    *("round", "seconds", "waiting", "transport", "training", "participants", "kilobytes"),
+    *(f"cpu {name}" for name in SHOWN),
+)
 
 
 def main() -> None:
@@ -46,7 +53,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         figures = measure(Path(folder), options)
     show(COLUMNS, [[f"{row[column]:g}" for column in COLUMNS] for row in figures["rounds"]])
-    print(f"start {figures['start']:.1f} s, CPU {figures['cpu']:.1f} s, memory {figures['memory']}")
+    print(f"start {figures['start']:.1f} s, peak memory in MB: {figures['memory']}")
     write_json(options.json, figures)
 
 
@@ -61,13 +68,20 @@ def measure(home: Path, options: argparse.Namespace) -> dict[str, Any]:
     with running_server(operator) as server, light_sites(server, home, options.stalled):
         start = time.monotonic() - began
         submit(server, RunRequest(recipe(options.rounds), home / "run", policy))
-        rows, usage = wait_for(home / "run", options.rounds, operator)
+        began_usage = usage(operator)
+        rows = wait_for(home / "run", options.rounds, operator)
+    before = [began_usage, *(row["usage"] for row in rows)]
     figures = [
         {key: round(row[key], 1) for key in COLUMNS[:5]}
         | {"participants": len(row["participants"]), "kilobytes": row["bytes_up"] // 1000}
-        for row in rows
+        | {
+            f"cpu {name}": round(row["usage"].get(name, NONE)[0] - earlier.get(name, NONE)[0], 1)
+            for name in SHOWN
+        }
+        for row, earlier in zip(rows, before, strict=False)
     ]
-    return {"start": start, "rounds": figures, **usage}
+    memory = {name: megabytes for name, (_, megabytes) in rows[-1]["usage"].items()}
+    return {"start": start, "rounds": figures, "memory": memory}
 
 
 @contextmanager
@@ -139,29 +153,31 @@ def recipe(rounds: int) -> str:
     return config.dump(config.parse(table))
 
 
-def wait_for(run: Path, rounds: int, operator: OperatorFolder) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Wait for all rounds; returns their rows, and what the processes of the server have used by then."""
-    until, metrics = time.monotonic() + TIMEOUT, run / "metrics.jsonl"
-    while not metrics.exists() or metrics.read_text().count("\n") < rounds:
+def wait_for(run: Path, rounds: int, operator: OperatorFolder) -> list[dict[str, Any]]:
+    """Wait for all rounds; returns their rows, with what the server's processes have used by their end."""
+    until, rows = time.monotonic() + TIMEOUT, []
+    while len(rows) < rounds:
         if time.monotonic() > until:
             raise SystemExit("The rounds did not finish in time.")
         time.sleep(0.5)
-    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-    used = [usage(process) for process in processes.processes_of(operator.flower_home)]
-    memory = {name: megabytes for name, _, megabytes in used if megabytes > 50}
-    return rows, {"cpu": sum(seconds for _, seconds, _ in used), "memory": memory}
+        rows += [row | {"usage": usage(operator)} for row in Run(run).rows()[len(rows) :]]
+    return rows
 
 
-def usage(process: int) -> tuple[str, float, int]:
-    """The name of a process, its seconds of CPU, and its peak memory in MB."""
-    folder = Path(f"/proc/{process}")
-    words = folder.joinpath("cmdline").read_text().split("\0")
-    name = next((Path(word).name for word in words if "flower" in word or "flwr" in word), words[0])
-    ticks = folder.joinpath("stat").read_text().rpartition(")")[2].split()[11:13]
-    peak = next(
-        line for line in folder.joinpath("status").read_text().splitlines() if line.startswith("VmHWM")
-    )
-    return name, sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"), int(peak.split()[1]) // 1000
+def usage(operator: OperatorFolder) -> dict[str, tuple[float, int]]:
+    """Seconds of CPU and peak memory in MB of each program of the server, and of the sites."""
+    used: dict[str, tuple[float, int]] = {}
+    for process in (*processes.processes_of(operator.flower_home), os.getpid()):
+        folder = Path(f"/proc/{process}")
+        words = folder.joinpath("cmdline").read_text().split("\0")
+        name = next((found[0] for word in words if (found := PROGRAM.search(word))), "other")
+        name = "sites" if process == os.getpid() else name
+        ticks = folder.joinpath("stat").read_text().rpartition(")")[2].split()[11:13]
+        peak = PEAK.search(folder.joinpath("status").read_text())
+        seconds, megabytes = used.get(name, (0.0, 0))
+        seconds += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+        used[name] = (seconds, max(megabytes, int(peak[1]) // 1000 if peak else 0))
+    return used
 
 
 def read_options() -> argparse.Namespace:
