@@ -3,6 +3,7 @@
 `connect` uses HTTPS and the key in a site's folder; `InProcess` is Flower's server without HTTP.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,9 +110,10 @@ class FleetSite:
     def _pull_object(self, run: int, id: str) -> bytes:
         """The content of an object, which Flower's server may receive a little later than its message."""
         request = PullObjectRequest(node=Node(node_id=self.node), run_id=run, object_id=id)
-        for _ in range(10_000):
+        for _ in range(1000):
             if (answer := self.client.PullObject(request)).object_available:
                 return bytes(answer.object_content)
+            time.sleep(0.5)  # Flower's own client waits for a second
         raise TimeoutError(id)
 
 
