@@ -88,12 +88,13 @@ class SiteEngine(Engine):
         yield from (Unsent(task.client) for task in tasks if task.client not in sent)
         try:
             while waiting:
-                began = time.monotonic()
+                began, count = time.monotonic(), len(waiting)
                 yield from self._receive(waiting, until)
                 self.sites.update()
                 if began >= until:
                     break
-                _pause(began, until if waiting else 0.0)
+                if len(waiting) == count:
+                    _pause(began, until)
         finally:
             self._give_up(waiting)
             self._stopwatch.stop()
@@ -208,7 +209,7 @@ class SiteEngine(Engine):
 
 
 def _pause(began: float, until: float) -> None:
-    """Wait before the next requests as long as the last ones took, so that a busy server gets fewer."""
+    """Wait after requests without a result for as long as they took: a busy server gets fewer of them."""
     now = time.monotonic()
     time.sleep(max(0.0, min(max(POLL_SECONDS, now - began), until - now)))
 
