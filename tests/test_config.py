@@ -45,7 +45,10 @@ def test_a_key_of_another_method_is_unknown():
         ({"seed": 1.5}, "seed is 1.5: "),
         ({"device": 3}, "device is 3: "),
         ({"training": {"batch_size": [3]}}, "training.batch_size is [3]: "),
-        ({"training": {"optimizer": "adm"}}, "training.optimizer is 'adm': input should be 'adam', 'sgd' or 'rmsprop'."),
+        (
+            {"training": {"optimizer": "adm"}},
+            "training.optimizer is 'adm': input should be 'adam', 'sgd' or 'rmsprop'.",
+        ),
         ({"method": {"anchor": "b"}}, "method.anchor is 'b': input should be 'paper' or 'online'."),
         ({"views": {"crop": [0.1, "x"]}}, "views.crop.1 is 'x': "),
         ({"views": {"crop": [0.1]}}, "views.crop.1 is "),

@@ -28,7 +28,8 @@ def test_a_fused_encoder_gives_the_same_features(name):
     images = torch.rand(5, 3, 16, 16, generator=torch.Generator().manual_seed(1))
     before = {key: value.clone() for key, value in encoder.state_dict().items()}
     copy = fuse_batchnorm(encoder, images[:2])
-    assert _norms(copy) == 0 < _norms(encoder)
+    assert _norms(copy) == 0
+    assert _norms(encoder) > 0 or not before  # pixels have no weights
     with torch.no_grad():
         torch.testing.assert_close(copy(images), encoder(images), rtol=1e-4, atol=1e-5)
     assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())

@@ -52,5 +52,5 @@ def test_a_resumed_run_continues_the_count(tmp_path: Path) -> None:
 
 def test_without_tensorboard_an_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(InputError, match=r"pip install fedmcc\[tensorboard\]"):
+    with pytest.raises(InputError, match=r"pip install \'fedmcc\[tensorboard\]\'"):
         require_tensorboard()

@@ -56,7 +56,7 @@ def add(folder: Folder, site: Annotated[str, typer.Option(help="Name of the new 
 
 @partial(command, group=federation)
 def renew(folder: Folder, days: Days = 365) -> None:
-    """Renew the server's certificate, also while it is running; site folders stay valid."""
+    """Renew the server's certificate; site folders stay valid."""
     from fedmcc.deployment.server.launch import reload_proxy
     from fedmcc.deployment.setup import create
     from fedmcc.deployment.setup.layout import OperatorFolder

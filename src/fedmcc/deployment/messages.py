@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 from fedmcc.messages import StageRound, Task
 
-PROTOCOL = 2  # of the messages; 2: they are signed
-
 
 class SiteTask(NamedTuple):
     """A task for a site, with everything that the site needs to know about the run."""

@@ -13,6 +13,7 @@ from fedmcc.training.timing import REST, Clock, measuring
 PARTS = (  # in the order of a round
     "messages",
     "receive",
+    "prepare",
     "views",
     "forward",
     "loss",

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509 import Certificate, load_der_x509_certificate
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
+from fedmcc.deployment import PROTOCOL
 from fedmcc.deployment.flower.records import FACTS, SIGNATURE, UnreadableError
-from fedmcc.deployment.messages import PROTOCOL
 from fedmcc.deployment.setup.certificates import CertifiedKey, der, is_certified
 
 ORDER, REPLY = "order", "reply"  # what a signature is for: neither can stand for the other

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from fedmcc.deployment.messages import PROTOCOL
+from fedmcc.deployment import PROTOCOL
 from fedmcc.deployment.setup.layout import PRIVATE_MODE, make_private_folders
 from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import write_atomically

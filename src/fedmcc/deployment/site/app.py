@@ -13,10 +13,11 @@ from typing import Any
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedmcc.deployment import PROTOCOL
 from fedmcc.deployment.flower import records
 from fedmcc.deployment.flower.logs import set_up_logging
 from fedmcc.deployment.flower.signatures import Order, Received, check_time
-from fedmcc.deployment.messages import PROTOCOL, SiteTask
+from fedmcc.deployment.messages import SiteTask
 from fedmcc.deployment.setup.layout import SiteFolder
 from fedmcc.deployment.site.identity import SiteIdentity
 from fedmcc.deployment.site.worker import LostStateError, RefusalError, Shard, SiteWorker
