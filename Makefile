@@ -20,11 +20,11 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY)  ## cluster handwritten digits, a few minutes
 	$(BIN)/fedmcc demo
 
-test: $(READY)  ## run all tests, three files at a time
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+test: $(READY)  ## run all tests, two files at a time
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: $(READY)  ## run units and contracts, without tests that train whole runs or start processes
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 3 --dist loadfile -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile -m "not slow"
 
 check: $(READY)  ## format, lint, types, layers
 	$(BIN)/ruff format --check .
