@@ -61,8 +61,41 @@ def test_many_weighted_rows_are_clustered_by_restarts_on_a_sample(monkeypatch):
 
 
 def test_many_clusters_of_weighted_rows_have_fewer_restarts(monkeypatch):
+    restarts = []
+
+    def fit(rows, clusters, seed, weights, count):
+        restarts.append(count)
+        return original(rows, clusters, seed, weights, count)
+
+    original = kmeans.fit
+    monkeypatch.setattr(kmeans, "fit", fit)
     monkeypatch.setattr(kmeans, "MAX_RESTART_CENTRES", 12)
-    weights = np.ones(len(ROWS))
-    restarts = [kmeans.fit(ROWS, clusters, 0, weights).n_init for clusters in (2, 4, 20)]
+    for clusters in (2, 4, 20):
+        kmeans.fit_weighted(ROWS, clusters, 0, np.ones(len(ROWS)))
     assert restarts == [6, 3, 1]
-    assert kmeans.fit(ROWS, 4, 0).n_init == kmeans.RESTARTS
+
+
+def test_more_centres_than_one_fit_allows_are_found_within_parts(monkeypatch):
+    draw = np.random.default_rng(0)
+    points = draw.uniform(0, 100, (30, 2))
+    truth = np.repeat(np.arange(30), 20)
+    rows, weights = points[truth] + draw.normal(0, 0.01, (600, 2)), draw.uniform(1, 9, 600)
+    whole = kmeans.fit(rows, 30, 0, weights).inertia_
+    monkeypatch.setattr(kmeans, "MAX_CENTRES", 9)
+    centres, labels = kmeans.fit_weighted(rows, 60, 0, weights)
+    assert centres.shape == (60, 2)
+    np.testing.assert_array_equal(np.unique(labels), np.arange(60))
+    for cluster, centre in enumerate(centres):
+        own = labels == cluster
+        mean = np.average(rows[own], axis=0, weights=weights[own])
+        np.testing.assert_allclose(centre, mean, atol=0.01)  # k-means stops at a tolerance
+    inertia = (weights * np.square(rows - centres[labels]).sum(axis=1)).sum()
+    assert inertia <= whole  # twice as many centres as points
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes", "shares"),
+    [(10, [50, 30, 20], [5, 3, 2]), (4, [97, 1, 1, 0], [2, 1, 1, 0]), (8, [6, 1, 1], [6, 1, 1])],
+)
+def test_a_number_is_divided_in_proportion_to_sizes(count, sizes, shares):
+    assert kmeans.allot(count, np.array(sizes)) == shares

@@ -168,9 +168,9 @@ class Centroids(Stage):
         rows = torch.cat([update.extras["centroids"] for update in updates]).numpy()
         sizes = concatenate(updates, "sizes", self.counts(updates)).numpy().astype(np.float32)
         count = min(len(vectors), len(rows))
-        fitted = kmeans.fit(kmeans.unit_rows(rows), count, self.seed, weights=sizes)
-        prototypes = torch.from_numpy(fitted.cluster_centers_).to(vectors)
-        marginal = torch.from_numpy(np.bincount(fitted.labels_, sizes, len(vectors)) / sizes.sum()).to(groups)
+        fitted = kmeans.fit_weighted(kmeans.unit_rows(rows), count, self.seed, sizes)
+        prototypes = torch.from_numpy(fitted.centres).to(vectors)
+        marginal = torch.from_numpy(np.bincount(fitted.labels, sizes, len(vectors)) / sizes.sum()).to(groups)
         prototypes = prototypes[torch.arange(len(vectors)) % count]  # repeated if there are too few centroids
         return Aggregate({f"{HEAD}.vectors.weight": prototypes, f"{HEAD}.marginal": marginal @ groups}, {})
 

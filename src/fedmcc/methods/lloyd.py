@@ -91,8 +91,7 @@ class Seeds(Stage):
         rows = torch.cat([update.extras["centroids"] for update in updates]).numpy()
         sizes = concatenate(updates, "sizes", self.counts(updates)).numpy().astype(np.float32)
         count = min(len(vectors), len(rows))
-        fitted = kmeans.fit(rows, count, self.seed, weights=sizes)
-        centres = torch.from_numpy(fitted.cluster_centers_).to(vectors)
+        centres = torch.from_numpy(kmeans.fit_weighted(rows, count, self.seed, sizes).centres).to(vectors)
         repeated = torch.arange(len(vectors)) % count  # if there are too few centroids
         return Aggregate({VECTORS: centres[repeated]}, {})
 

@@ -6,7 +6,7 @@ scikit-learn is imported inside the functions: a site starts a process for every
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float32, Int64
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from sklearn.cluster import KMeans
 
 RESTARTS = 20  # on features of handwritten digits, half of them end in a poor local optimum
-MAX_RESTART_CENTRES = 10_000  # of all restarts together on weighted rows: all 20 up to 500 clusters
+MAX_RESTART_CENTRES = 2_000  # of all restarts together on weighted rows: all 20 up to 100 clusters
+MAX_CENTRES = 500  # of one k-means on weighted rows; for more, the rows are divided first
+PARTS = 8  # into which they are divided
 MAX_RESTART_ROWS = 10_000  # larger inputs run the restarts on a sample; the best one is refined on all rows
 
 
@@ -29,13 +31,11 @@ def fit(
 ) -> "KMeans":
     """Fit k-means to rows with optional weights and keep the best restart; needs at least `clusters` rows.
 
-    Of more than MAX_RESTART_ROWS, restarts use a sample; of weighted rows, many clusters have fewer restarts.
+    Of more than MAX_RESTART_ROWS, restarts use a sample.
     """
     from sklearn.cluster import KMeans
 
     most = max(MAX_RESTART_ROWS, clusters)
-    if weights is not None:
-        restarts = min(restarts, max(1, MAX_RESTART_CENTRES // clusters))
     model = KMeans(clusters, n_init=restarts, random_state=seed % 2**32)  # the range scikit-learn accepts
     with _deterministic():
         if len(rows) <= most:
@@ -43,6 +43,53 @@ def fit(
         sample = np.random.default_rng(seed).choice(len(rows), most, replace=False)
         model.fit(rows[sample], sample_weight=None if weights is None else weights[sample])
         return fit_from(rows, model.cluster_centers_, weights)
+
+
+class Grouping(NamedTuple):
+    """The centres of clusters and the cluster of each row."""
+
+    centres: Float[np.ndarray, "k d"]
+    labels: Int64[np.ndarray, " n"]
+
+
+def fit_weighted(
+    rows: Float[np.ndarray, "n d"],
+    clusters: int,
+    seed: int,
+    weights: Float[np.ndarray, " n"],
+    restarts: int = RESTARTS,
+) -> Grouping:
+    """Fit k-means to weighted rows; the time grows with the rows, not with rows times clusters.
+
+    Many clusters have fewer restarts. More than MAX_CENTRES are found within parts of the rows, to which
+    they are allotted by numbers of rows.
+    """
+    restarts = min(restarts, max(1, MAX_RESTART_CENTRES // clusters))
+    if clusters <= MAX_CENTRES:
+        model = fit(rows, clusters, seed, weights, restarts)
+        return Grouping(model.cluster_centers_, model.labels_.astype(np.int64))
+    parts = fit(rows, PARTS, seed, weights, restarts=1).labels_
+    shares = allot(clusters, np.bincount(parts, minlength=PARTS))
+    centres, labels = [], np.zeros(len(rows), dtype=np.int64)
+    for part, share in enumerate(shares):
+        inside = parts == part
+        if share:
+            found = fit_weighted(rows[inside], share, seed, weights[inside], restarts)
+            labels[inside] = found.labels + sum(map(len, centres))
+            centres.append(found.centres)
+    return Grouping(np.concatenate(centres), labels)
+
+
+def allot(count: int, sizes: Int64[np.ndarray, " n"]) -> list[int]:
+    """Divide a number in proportion to sizes: at least 1 where there is anything, and never above a size."""
+    sizes = np.asarray(sizes)
+    exact = count * sizes / sizes.sum()
+    shares = np.minimum(np.maximum(exact.astype(np.int64), sizes > 0), sizes)
+    while shares.sum() != count:
+        step = 1 if shares.sum() < count else -1
+        movable = (shares < sizes) if step > 0 else (shares > 1)
+        shares[np.where(movable, step * (exact - shares), -np.inf).argmax()] += step
+    return [int(share) for share in shares]
 
 
 def fit_each(rows: Float32[np.ndarray, "n d"], clusters: int, seeds: Sequence[int]) -> list["KMeans"]:
