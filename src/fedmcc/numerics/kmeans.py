@@ -70,12 +70,13 @@ def fit_weighted(
         return Grouping(model.cluster_centers_, model.labels_.astype(np.int64))
     parts = fit(rows, PARTS, seed, weights, restarts=1).labels_
     shares = allot(clusters, np.bincount(parts, minlength=PARTS))
-    centres, labels = [], np.zeros(len(rows), dtype=np.int64)
+    centres: list[np.ndarray] = []
+    labels = np.zeros(len(rows), dtype=np.int64)
     for part, share in enumerate(shares):
         inside = parts == part
         if share:
             found = fit_weighted(rows[inside], share, seed, weights[inside], restarts)
-            labels[inside] = found.labels + sum(map(len, centres))
+            labels[inside] = found.labels + sum(len(each) for each in centres)
             centres.append(found.centres)
     return Grouping(np.concatenate(centres), labels)
 
