@@ -21,10 +21,11 @@ from fedmcc.deployment.server.request import JoinPolicy, RunRequest
 from fedmcc.deployment.server.submit import submit
 from fedmcc.deployment.setup.create import create_federation
 from fedmcc.deployment.setup.layout import FederationSpec, make_private_folders
+from fedmcc.deployment.site.preload import preloaded
 from fedmcc.runs import experiment
 
 SITES_ONLY = ("seconds", "sites", "waiting", "transport", "training", "reasons")
-TIMEOUT_SECONDS = 900.0  # every message to a site starts a Python process with torch
+TIMEOUT_SECONDS = 900.0
 pytestmark = pytest.mark.timeout(1800)
 SMALL = {"hidden": 16, "projections": 8}
 SHORT = {"epochs": 1, "clustering_rounds": 1, "clustering_epochs": 1}
@@ -92,6 +93,7 @@ class Federation:
         (site.path / "node.toml").write_text(tomli_w.dumps(node))
         own = (site.read()[1], site.path / "node.toml", processes.free_port())
         self.stack.callback(processes.terminate_all, site.flower_home)
+        self.stack.enter_context(preloaded(site.flower_home, log))
         self.stack.enter_context(
             processes.running(programs.supernode_command(site, *own), site.flower_home, log)
         )

@@ -35,9 +35,15 @@ PR_SET_PDEATHSIG = 1  # an option of prctl(2)
 def environment(home: Path) -> dict[str, str]:
     """The environment of Flower's programs: their home, no telemetry, and no proxy on this machine."""
     local = ",".join(filter(None, (os.environ.get("NO_PROXY", ""), "127.0.0.1,localhost")))
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    folders = (str(own_programs(home)), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
+    path = os.pathsep.join(folders)
     own = {"FLWR_HOME": str(home), "PATH": path, "NO_PROXY": local, "no_proxy": local}
     return {**os.environ, **FLOWER_SETTINGS, **own}
+
+
+def own_programs(home: Path) -> Path:
+    """The folder of programs that Flower's programs of this home find first."""
+    return home / "bin"
 
 
 @contextmanager

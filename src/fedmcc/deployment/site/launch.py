@@ -3,15 +3,16 @@
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import tomli_w
 
 from fedmcc.deployment.flower import processes, programs
 from fedmcc.deployment.flower.connectivity import ExpiredError, UnreachableError, check_connection
-from fedmcc.deployment.flower.logs import message_of, rotate_log
+from fedmcc.deployment.flower.logs import message_of, shorten_log
 from fedmcc.deployment.setup.layout import PRIVATE_MODE, SiteFolder, make_private_folders
+from fedmcc.deployment.site.preload import preloaded
 from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import write_atomically
 
@@ -37,20 +38,25 @@ def run_site(site: SiteFolder, data: Path) -> Iterator[str]:
         folders = {"folder": str(site.path.resolve()), "state-dir": str(site.state), "data": str(data)}
         table = {"client": name, **folders}
         write_atomically(options, tomli_w.dumps(table), PRIVATE_MODE)
+        log = site.logs / "site.log"
         try:
-            yield from _reconnect(site, server, options)
+            with preloaded(site.flower_home, log) as loaded:
+                yield from _reconnect(site, server, options, loaded)
         finally:
             processes.terminate_all(site.flower_home)
 
 
-def _reconnect(site: SiteFolder, server: str, options: Path) -> Iterator[str]:
-    """Connect again whenever the connection ends; raises InputError if the server keeps refusing the site."""
+def _reconnect(site: SiteFolder, server: str, options: Path, keep: Sequence[int]) -> Iterator[str]:
+    """Connect again whenever the connection ends; raises InputError if the server keeps refusing the site.
+
+    Processes to `keep` stay when a connection has ended.
+    """
     refusals, joined = 0, False
     while True:
         yield from _wait_for_server(site, server, joined)
         argv = programs.supernode_command(site, server, options, processes.free_port())
         log = site.logs / "site.log"
-        rotate_log(log)
+        shorten_log(log)  # the preloaded process keeps it open
         start = log.stat().st_size if log.exists() else 0
         with processes.running(argv, site.flower_home, log) as process:
             lines = yield from _watch(_lines(process, log, start), lambda: _refused_certificate(site, server))
@@ -61,7 +67,7 @@ def _reconnect(site: SiteFolder, server: str, options: Path) -> Iterator[str]:
         yield (
             f"{server} {_refusal(lines)} Trying again." if refusals else "The connection ended: reconnecting."
         )
-        processes.terminate_all(site.flower_home)  # work for a connection that has ended
+        processes.terminate_all(site.flower_home, keep)  # work for a connection that has ended
         time.sleep(RETRY_SECONDS)
 
 
