@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedmcc.methods.iic import Outputs
+from fedmcc.methods.over_clustering import Outputs
 from fedmcc.methods.pica import PICA, partition_uncertainty
 
 

@@ -17,11 +17,13 @@ from fedmcc.methods.fedmoco import FedMoCo
 from fedmcc.methods.fedsimclr import FedSimCLR
 from fedmcc.methods.fedsimsiam import FedSimSiam
 from fedmcc.methods.fedu import FedU
+from fedmcc.methods.gcc import GCC
 from fedmcc.methods.idfd import IDFD
 from fedmcc.methods.iic import IIC
 from fedmcc.methods.landmarks import LandmarkSpectral
 from fedmcc.methods.lloyd import LloydKMeans
 from fedmcc.methods.mcc import MCC
+from fedmcc.methods.mice import MiCE
 from fedmcc.methods.pcl import PCL
 from fedmcc.methods.pica import PICA
 from fedmcc.methods.propos import ProPos
@@ -50,6 +52,8 @@ METHODS: dict[str, type[Method]] = {
     "dac": DAC,
     "pica": PICA,
     "scan": SCAN,
+    "gcc": GCC,
+    "mice": MiCE,
     "pcl": PCL,
     "propos": ProPos,
 }

@@ -101,5 +101,10 @@ class Representation(Stage):
 
     def receive(self, net: MomentumQueue, task: Task, memory: Memory) -> None:
         """Set both networks to the global model; the queue is kept."""
-        copy_into(net, task.weights)
-        net.reset_target()
+        adopt(net, task)
+
+
+def adopt(net: MomentumPair, task: Task) -> None:
+    """Set the online branch and the target to the global model."""
+    copy_into(net, task.weights)
+    net.reset_target()

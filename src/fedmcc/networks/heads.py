@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 Norm = Literal["batch", "group"]
 
@@ -107,3 +108,26 @@ class Heads(nn.Module):
 
     def forward(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
         return self.all(features).index_select(1, self.best[None])[:, 0]
+
+
+class Gate(nn.Module):
+    """Soft assignments by the cosine with fixed directions, one per cluster, as far apart as possible."""
+
+    corners: Tensor
+
+    def __init__(self, features: int, clusters: int, width: int, temperature: float) -> None:
+        super().__init__()
+        width = max(width, clusters)  # the directions need one dimension less than there are clusters
+        self.linear, self.temperature = nn.Linear(features, width), temperature
+        self.register_buffer("corners", simplex(clusters, width), persistent=False)
+
+    def forward(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+        logits = F.normalize(self.linear(features), dim=1) @ self.corners.T / self.temperature
+        return logits.softmax(dim=1)
+
+
+def simplex(count: int, width: int) -> Float[Tensor, "count width"]:
+    """Unit vectors whose inner products are all -1 / (count - 1), the corners of a simplex."""
+    corners = torch.zeros(count, width)
+    corners[:, :count] = torch.eye(count) - 1 / count
+    return F.normalize(corners, dim=1)

@@ -26,3 +26,12 @@ def nearest(
         indices.append(ordered.indices[:, :count])
         distances.append(ordered.values[:, :count])
     return torch.cat(indices), torch.cat(distances)
+
+
+def degrees(neighbours: Int64[Tensor, "n k"]) -> Int64[Tensor, " n"]:
+    """The number of edges of each row in the graph that joins rows if either is a neighbour of the other."""
+    count = len(neighbours)
+    own = torch.arange(count, device=neighbours.device)[:, None].expand_as(neighbours)
+    both = torch.cat([own * count + neighbours, neighbours * count + own])
+    edges: Tensor = torch.unique(both)
+    return (edges // count).bincount(minlength=count)

@@ -28,6 +28,8 @@ METHODS = {
     "fedmcc-plus": {"rounds": 4, "polish_rounds": 1, "prototypes": 2.0, **SMALL},
     "fedema": {"rounds": 3, "epochs": 1, **SMALL},
     "idfd": {"rounds": 3, "epochs": 2, "projections": 4},  # notes about images
+    "gcc": {"rounds": 1, "graph_rounds": 2, "interval": 1, **SMALL},
+    "mice": {"rounds": 2, "projections": 4, "queue": 16},  # a target, a queue and notes
     "dec": {"rounds": 1, "lloyd_rounds": 1, "hardening_rounds": 3, "width": 2, "code": 3},
 }
 
