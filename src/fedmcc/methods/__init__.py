@@ -5,6 +5,7 @@ from fedmcc.methods.base import Clustering, Method, NoClustering, Stage
 from fedmcc.methods.cc import CC
 from fedmcc.methods.cluster_contrast import ClusterContrast
 from fedmcc.methods.dac import DAC
+from fedmcc.methods.dccm import DCCM
 from fedmcc.methods.dec import DEC
 from fedmcc.methods.fedbyol import FedBYOL
 from fedmcc.methods.fedca import FedCA
@@ -20,6 +21,7 @@ from fedmcc.methods.fedu import FedU
 from fedmcc.methods.gcc import GCC
 from fedmcc.methods.idfd import IDFD
 from fedmcc.methods.iic import IIC
+from fedmcc.methods.jule import JULE
 from fedmcc.methods.landmarks import LandmarkSpectral
 from fedmcc.methods.lloyd import LloydKMeans
 from fedmcc.methods.mcc import MCC
@@ -47,9 +49,11 @@ METHODS: dict[str, type[Method]] = {
     "ae": AE,
     "vae": VAE,
     "dec": DEC,
+    "jule": JULE,
     "idfd": IDFD,
     "iic": IIC,
     "dac": DAC,
+    "dccm": DCCM,
     "pica": PICA,
     "scan": SCAN,
     "gcc": GCC,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fedmcc.messages import Update
@@ -65,13 +66,18 @@ class Seeds(Stage):
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
         """Centroids of this client's features, and the number of images of each."""
         head = net.online.cluster_projector
-        points = torch.cat([head.points(features).cpu() for features in encode(net, batches)]).numpy()
-        centres = len(head.vectors.weight)
-        count = max(1, min(int(self.excess * centres), len(points)))
-        restarts = kmeans.RESTARTS if count <= centres else LOCAL_RESTARTS
-        model = kmeans.fit(points, count, self.seed, restarts=restarts)
-        centroids, sizes = kmeans.merge_small_clusters(points, model, self.smallest)
+        points = torch.cat([head.points(features).cpu() for features in encode(net, batches)])
+        centroids, sizes = self.centroids(points, len(head.vectors.weight))
         return {"centroids": torch.from_numpy(centroids).float(), "sizes": torch.from_numpy(sizes)}
+
+    def centroids(
+        self, points: Float[Tensor, "n d"], centres: int
+    ) -> tuple[Float[np.ndarray, "k d"], Int64[np.ndarray, " k"]]:
+        """Centroids of the points for this number of centres, and the number of points of each."""
+        rows, count = points.numpy(), max(1, min(int(self.excess * centres), len(points)))
+        restarts = kmeans.RESTARTS if count <= centres else LOCAL_RESTARTS
+        model = kmeans.fit(rows, count, self.seed, restarts=restarts)
+        return kmeans.merge_small_clusters(rows, model, self.smallest)
 
     def extras_error(self, update: Update) -> str:
         """Check shapes, that the sizes sum to the number of images, and the length of unit centroids."""

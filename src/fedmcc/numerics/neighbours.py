@@ -1,4 +1,4 @@
-"""Nearest neighbours among the rows of a matrix."""
+"""Neighbours of rows: the nearest ones, the degrees of their graph, and random ones by label."""
 
 import torch
 from jaxtyping import Float, Int64
@@ -35,3 +35,20 @@ def degrees(neighbours: Int64[Tensor, "n k"]) -> Int64[Tensor, " n"]:
     both = torch.cat([own * count + neighbours, neighbours * count + own])
     edges: Tensor = torch.unique(both)
     return (edges // count).bincount(minlength=count)
+
+
+def partners_by_label(labels: Int64[Tensor, " n"], candidates: int, seed: int) -> Int64[Tensor, "n 2 _"]:
+    """For each row, other rows of its label and rows of other labels, drawn with replacement.
+
+    A row alone with its label is its own partner; if there is one label, any rows are the others.
+    """
+    count, draw = len(labels), torch.Generator().manual_seed(seed)
+    order, sizes = labels.argsort(stable=True), labels.bincount()
+    size, start = sizes[labels, None], (sizes.cumsum(0) - sizes)[labels, None]
+    place = torch.empty_like(order).scatter(0, order, torch.arange(count))[:, None]  # in `order`
+    same, other = torch.rand(2, count, candidates, generator=draw, dtype=torch.float64)
+    near = start + (same * (size - 1)).long()
+    near = near + ((near >= place) & (size > 1))
+    far = (other * torch.where(size < count, count - size, count)).long()
+    far = far + torch.where((far >= start) & (size < count), size, 0)
+    return order[torch.stack([near, far], dim=1)]

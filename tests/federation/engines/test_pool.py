@@ -30,6 +30,8 @@ METHODS = {
     "idfd": {"rounds": 3, "epochs": 2, "projections": 4},  # notes about images
     "gcc": {"rounds": 1, "graph_rounds": 2, "interval": 1, **SMALL},
     "mice": {"rounds": 2, "projections": 4, "queue": 16},  # a target, a queue and notes
+    "dccm": {"rounds": 2, "hidden": 8, "critic": 8},
+    "jule": {"rounds": 2, "period": 1, "neighbours": 5},
     "dec": {"rounds": 1, "lloyd_rounds": 1, "hardening_rounds": 3, "width": 2, "code": 3},
 }
 
