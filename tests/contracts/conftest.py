@@ -73,7 +73,7 @@ class Case(NamedTuple):
         rows = torch.arange(count)
         numbers = {
             Sight.ROW: rows,
-            Sight.PARTNER_ROW: rows.flip(0)[:, None].repeat(1, sees.count(Sight.PARTNER)),
+            Sight.PARTNER_ROW: rows.flip(0)[:, None].repeat(1, max(1, sees.count(Sight.PARTNER))),
         }
         views = [sight for sight in sees if sight not in numbers]
         images = iter(torch.rand(len(views), count, 1, 8, 8, generator=draw, dtype=dtype))

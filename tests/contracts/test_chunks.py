@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedmcc.methods.inputs import Sight
 from fedmcc.networks.convnet import ConvNet, ConvNetOptions
 from fedmcc.training import chunked
 from fedmcc.training.loop import Training, train, trainable
@@ -162,7 +163,8 @@ def test_what_has_no_gradient_passes_once_and_what_has_one_twice(training_case):
     batch = training_case.batch(N, torch.float64)
     expected = _images_seen(net, lambda: stage.represent(net, *batch[:]), with_gradient=2)
     found = _images_seen(net, lambda: chunked.backward(net, stage, batch, 4))
-    assert sum(expected.values()) >= N
+    on_images = any(sight not in (Sight.ROW, Sight.PARTNER_ROW) for sight in stage.sees)
+    assert sum(expected.values()) >= (N if on_images else 0)
     assert found == expected
 
 

@@ -57,6 +57,52 @@ def test_whitened_features_of_all_clients_have_mean_0_and_variance_1_on_every_ax
     np.testing.assert_allclose(np.cov(placed.T, bias=True), np.eye(4), atol=1e-4)
 
 
+def _moments_of(stage, net, shards):
+    shared = select(net.state_dict(), stage.shared)
+    return [
+        Update(client, "whitening", 1, len(shard), None, shared, stage.extras(net, shard.split(50)))
+        for client, shard in enumerate(shards)
+    ]
+
+
+def test_of_many_features_clients_send_the_largest_axes_which_whiten_as_well():
+    """The points vary along 5 directions and a client sends 8 axes, so that nothing is lost."""
+    draw = torch.Generator().manual_seed(0)
+    directions = torch.randn(5, 600, generator=draw)
+    shards = [
+        torch.randn(count, 5, generator=draw) @ directions + client for client, count in enumerate((70, 40))
+    ]
+    net, method = Network(Branch(nn.Flatten())), FederatedKMeans()
+    method.extend(net, 600, 2)
+    whitening, _ = method.stages()
+    updates = _moments_of(whitening, net, shards)
+    assert [whitening.extras_error(update) for update in updates] == ["", ""]
+    assert {name: tuple(value.shape) for name, value in updates[0].extras.items()} == {
+        "first": (600,),
+        "factor": (8, 600),
+        "count": (),
+    }
+    axes = whitening.combine(updates, net.state_dict()).weights["online.cluster_projector.whitening.axes"]
+    unit = torch.cat(shards).double()
+    unit = (unit / unit.norm(dim=1, keepdim=True)).numpy()
+    placed = (unit - unit.mean(axis=0)) @ axes.double().numpy().T
+    np.testing.assert_allclose(np.cov(placed.T, bias=True), np.eye(4), atol=1e-4)
+    variance = np.sort(np.linalg.eigvalsh(np.cov(unit.T, bias=True)))[-4:]
+    np.testing.assert_allclose(np.sort(1 / np.square(axes.norm(dim=1).numpy())), variance, rtol=1e-3)
+
+
+@pytest.mark.parametrize("factor", [1.2, torch.nan])
+def test_axes_longer_than_those_of_unit_vectors_are_refused(factor):
+    net, method = Network(Branch(nn.Flatten())), FederatedKMeans()
+    method.extend(net, 600, 2)
+    whitening, _ = method.stages()
+    (update,) = _moments_of(
+        whitening, net, [torch.randn(40, 600, generator=torch.Generator().manual_seed(0))]
+    )
+    changed = replace(update, extras={**update.extras, "factor": 2 * factor * update.extras["factor"]})
+    assert whitening.extras_error(changed) == "Its moments are not those of one unit vector per image."
+
+
 def test_only_centroids_and_counts_leave_a_client():
     _, updates = _exchange([np.repeat([0, 1], 90), np.repeat([2, 3], 30)], clusters=4)
     assert set(updates[0].extras) == {"centroids", "sizes"}

@@ -7,7 +7,8 @@ from torch.nn import functional as F
 from fedmcc.data.synthetic import Synthetic
 from fedmcc.errors import InputError
 from fedmcc.methods.inputs import Overview
-from fedmcc.methods.scan import SCAN, Assigned, Labelled
+from fedmcc.methods.neighbour_agreement import Assigned
+from fedmcc.methods.scan import SCAN, Labelled
 from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.views import Views
 
@@ -24,7 +25,7 @@ def _entropy(p):
 def test_the_loss_of_each_head_is_that_of_a_loop():
     _, (_, stage, _) = _built(entropy_weight=5.0)
     y, neighbour = torch.rand(2, 6, 2, 3).softmax(dim=3)
-    found = stage.by_head(Assigned(y, neighbour))
+    found = stage.by_head(Assigned(y, neighbour, torch.zeros(6, 2, 3), torch.full((6,), 6.0)))
     for head in range(2):
         agreement = sum(math.log(float(y[i, head] @ neighbour[i, head])) for i in range(6)) / 6
         expected = -agreement - 5 * _entropy(y[:, head].mean(dim=0))
@@ -45,6 +46,19 @@ def test_neighbours_are_the_image_and_the_nearest_by_cosine_and_found_once():
         assert table[i, 0].tolist() == similarity.argsort(descending=True, stable=True)[:4].tolist()
     stage.prepare(net, Overview(lambda: iter(()), 1, 10, seed=0))
     assert net.notes["partners"] is table
+
+
+def test_the_cluster_sizes_are_those_of_all_clients():
+    """Two other images in the first cluster: f is the mean over eight images."""
+    _, (_, stage, _) = _built(entropy_weight=5.0)
+    y = torch.rand(6, 1, 3).softmax(dim=2)
+    others = torch.tensor([2.0, 0, 0]).expand(6, 1, 3)
+    with_others, without = (
+        stage.by_head(Assigned(y, y, sizes, torch.full((6,), 6.0))).item() for sizes in (others, 0 * others)
+    )
+    mean = y[:, 0].mean(dim=0)
+    f = (torch.tensor([2.0, 0, 0]) + 6 * mean) / 8
+    assert with_others - without == pytest.approx(5 * float((mean * (f.log() - mean.log())).sum()), rel=1e-4)
 
 
 def test_self_labelling_is_weighted_cross_entropy_of_confident_images():

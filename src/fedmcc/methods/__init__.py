@@ -26,6 +26,7 @@ from fedmcc.methods.landmarks import LandmarkSpectral
 from fedmcc.methods.lloyd import LloydKMeans
 from fedmcc.methods.mcc import MCC
 from fedmcc.methods.mice import MiCE
+from fedmcc.methods.neighbours import NeighbourClustering
 from fedmcc.methods.pcl import PCL
 from fedmcc.methods.pica import PICA
 from fedmcc.methods.propos import ProPos
@@ -77,6 +78,7 @@ CLUSTERINGS: dict[str, type[Clustering]] = {
     "spectral": FederatedSpectral,
     "lloyd": LloydKMeans,
     "landmarks": LandmarkSpectral,
+    "neighbours": NeighbourClustering,
 }
 """Clusterings by name, which may follow a method without a cluster head; `fedmcc list clusterings`.
 
@@ -84,7 +86,7 @@ Examples
 --------
 >>> from fedmcc import CLUSTERINGS
 >>> sorted(CLUSTERINGS)
-['kmeans', 'landmarks', 'lloyd', 'mcc', 'none', 'spectral']
+['kmeans', 'landmarks', 'lloyd', 'mcc', 'neighbours', 'none', 'spectral']
 """
 
 __all__ = ["CLUSTERINGS", "METHODS", "Clustering", "Method", "Stage"]

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Parts, Stage, require_positive
-from fedmcc.methods.extras import add_up, concatenate, extras_mismatch
+from fedmcc.methods.extras import TensorSpec, add_up, concatenate, extras_mismatch
 from fedmcc.networks.momentum import Network, set_cluster_projector
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics import kmeans
@@ -24,6 +24,8 @@ HEAD = "online.cluster_projector"
 MIN_RELATIVE_VARIANCE = 1e-6  # of the largest variance, so that whitening does not amplify a constant axis
 MIN_VARIANCE = 1e-12  # so that whitening constant features gives finite numbers
 SMALLEST_CLUSTER = 10  # images that a centroid represents at least; docs/privacy.md has the cost
+MAX_WHOLE_MOMENT = 512  # features; of more, clients send the largest principal axes of the second moment
+SENT_AXES = 2  # principal axes that a client then sends, per whitened axis
 LOCAL_RESTARTS = 3  # of a client's k-means; with many centroids, few restarts suffice
 
 
@@ -78,22 +80,27 @@ class Whitening(Stage):
 
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
-        """Number of unit features, their sum, and the sum of their outer products."""
+        """Number of unit features, their sum, and the sum of their outer products or its largest axes."""
         first = second = count = torch.zeros((), dtype=torch.float64)
         for features in encode(net, batches):
             unit = F.normalize(features.cpu().double(), dim=1)
             first, second, count = first + unit.sum(dim=0), second + unit.T @ unit, count + len(unit)
-        return {"first": first, "second": second, "count": count}
+        rank = _rank(*net.online.cluster_projector.whitening.axes.shape)
+        if rank is None:
+            return {"first": first, "second": second, "count": count}
+        centred = second - torch.outer(first, first) / count
+        return {"first": first, "factor": _largest_axes(centred, rank), "count": count}
 
     def extras_error(self, update: Update) -> str:
         """Check that the moments can be those of one unit vector per image."""
-        features = len(update.weights[f"{HEAD}.whitening.mean"])
-        shapes = {"first": (features,), "second": (features, features), "count": ()}
-        if mismatch := extras_mismatch(
-            update.extras, {name: (torch.float64, shape) for name, shape in shapes.items()}
-        ):
+        axes, features = update.weights[f"{HEAD}.whitening.axes"].shape
+        rank, double = _rank(axes, features), torch.float64
+        whole: TensorSpec = (double, (features, features))
+        matrix = {"second": whole} if rank is None else {"factor": (torch.float32, (rank, features))}
+        expected: dict[str, TensorSpec] = {"first": (double, (features,)), "count": (double, ()), **matrix}
+        if mismatch := extras_mismatch(update.extras, expected):
             return mismatch
-        first, second, count = (update.extras[key] for key in ("first", "second", "count"))
+        first, second, count = update.extras["first"], _second(update.extras), update.extras["count"]
         valid = (
             float(count) == update.samples
             and float(second.trace()) <= 1.01 * update.samples  # the sum of squared lengths
@@ -105,8 +112,10 @@ class Whitening(Stage):
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """The principal axes of the covariance, scaled to variance 1."""
         axes_count = len(model[f"{HEAD}.whitening.axes"])
-        counts = self.counts(updates)
-        first, second, count = (add_up(updates, key, counts) for key in ("first", "second", "count"))
+        counts, second = self.counts(updates), torch.zeros((), dtype=torch.float64)
+        first, count = (add_up(updates, key, counts) for key in ("first", "count"))
+        for update, images in zip(updates, counts, strict=True):  # one matrix at a time: they are large
+            second = second + _second(update.extras) * (images / update.samples)
         mean = first / count
         variance, directions = torch.linalg.eigh(second / count - torch.outer(mean, mean))
         largest = variance.argsort(descending=True)[:axes_count]
@@ -114,6 +123,25 @@ class Whitening(Stage):
         scale = variance[largest].clamp_min(smallest).rsqrt()
         axes = (directions[:, largest] * scale).T.float().contiguous()
         return Aggregate({f"{HEAD}.whitening.mean": mean.float(), f"{HEAD}.whitening.axes": axes}, {})
+
+
+def _rank(axes: int, features: int) -> int | None:
+    """Number of principal axes that represent the second moment of many features; None: send all of it."""
+    return None if features <= MAX_WHOLE_MOMENT else min(features, SENT_AXES * axes)
+
+
+def _largest_axes(matrix: Tensor, rank: int) -> Tensor:
+    """The factor F of the best approximation FᵀF with this number of rows."""
+    variance, directions = torch.linalg.eigh(matrix)
+    return (directions[:, -rank:] * variance[-rank:].clamp_min(0).sqrt()).T.float().contiguous()
+
+
+def _second(extras: State) -> Tensor:
+    """The sum of outer products, computed from its largest axes if these were sent."""
+    if "second" in extras:
+        return extras["second"]
+    first, factor = extras["first"], extras["factor"].double()
+    return factor.T @ factor + torch.outer(first, first) / extras["count"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ class Sight(Enum):
         auto()
     )  # a random view of another image; the j-th PARTNER is drawn from `notes["partners"][:, j]`
     ROW = auto()  # the number of each image at its client, int64
-    PARTNER_ROW = auto()  # the numbers of the partners, int64, with a column for each PARTNER
+    PARTNER_ROW = auto()  # the numbers of the partners, int64, a column for each PARTNER, but at least one
 
 
 VIEW, PLAIN, PARTNER = Sight.VIEW, Sight.PLAIN, Sight.PARTNER

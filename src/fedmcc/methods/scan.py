@@ -7,17 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmcc.losses import cluster_balance
 from fedmcc.methods.base import Parts, Stage, require_fraction, require_positive
 from fedmcc.methods.best_head import BestHead
 from fedmcc.methods.federated_kmeans import HEAD
 from fedmcc.methods.fedsimclr import FedSimCLR, Representation
-from fedmcc.methods.inputs import PARTNER, PARTNERS, PLAIN, VIEW, Overview, Sights
+from fedmcc.methods.inputs import PARTNER, PLAIN, VIEW, Overview, Sights
+from fedmcc.methods.neighbour_agreement import Assigned, NeighbourAgreement
 from fedmcc.networks.heads import Heads, Norm
 from fedmcc.networks.momentum import Network, set_cluster_projector
 from fedmcc.networks.replay import without_gradient
-from fedmcc.numerics.neighbours import nearest
-from fedmcc.numerics.state_dicts import State
 
 TRAINED = ("online.encoder", HEAD)
 
@@ -58,7 +56,11 @@ class SCAN:
             rounds=self.rounds, epochs=self.epochs, method=self._simclr, trained=parts, shared=parts
         )
         neighbours = Neighbours(
-            rounds=self.neighbour_rounds, epochs=self.epochs, heads=self.heads, method=self
+            rounds=self.neighbour_rounds,
+            epochs=self.epochs,
+            heads=self.heads,
+            neighbours=self.neighbours,
+            entropy_weight=self.entropy_weight,
         )
         labels = SelfLabelling(
             rounds=self.label_rounds,
@@ -75,52 +77,27 @@ class SCAN:
         )
 
 
-class Assigned(NamedTuple):
-    """Soft assignments of a view and of a neighbour's view by all heads."""
-
-    y: Tensor
-    neighbour: Tensor
-
-
 @dataclass(frozen=True, kw_only=True)
-class Neighbours(BestHead):
-    """An image and its neighbours, found once at each client, belong to one cluster."""
+class Neighbours(NeighbourAgreement, BestHead):
+    """Views of an image and of its neighbours, found by the cosine of projections, belong to one cluster."""
 
-    method: SCAN
     name: str = "neighbours"
+    weight: str = f"{HEAD}.linear.weight"
     trained: Parts = TRAINED
     shared: Parts = TRAINED
     sees: Sights = (VIEW, PARTNER)
 
-    def first_notes(self, net: Network, count: int) -> State:
-        """Each image as its own neighbour, and the losses of the heads."""
-        return {PARTNERS: torch.arange(count)[:, None, None], **super().first_notes(net, count)}
-
-    def prepare(self, net: Network, overview: Overview) -> None:
-        """Find the neighbours before the first epoch, by the cosine of projections."""
-        super().prepare(net, overview)
-        if overview.epoch:
-            return
+    def points(self, net: Network, overview: Overview) -> Tensor:
+        """Projections of length 1."""
         z = overview.features(lambda batch: net.online.instance(net.online.encoder(batch)))
-        others = nearest(F.normalize(z, dim=1), self.method.neighbours - 1)[0]
-        own = torch.arange(len(z), device=z.device)[:, None]
-        net.notes[PARTNERS] = torch.cat([own, others], dim=1)[:, None]
+        return F.normalize(z, dim=1)
 
     def represent(self, net: Network, view: Tensor, neighbour: Tensor) -> Assigned:
         """Assign both views by every head."""
         heads = net.online.cluster_projector
         assert isinstance(heads, Heads)
-        return Assigned(heads.all(net.online.encoder(view)), heads.all(net.online.encoder(neighbour)))
-
-    def by_head(self, outputs: Assigned) -> Tensor:
-        """-log y·y' minus the weighted entropy of the cluster sizes, for each head."""
-        agreement = (outputs.y * outputs.neighbour).sum(dim=2).clamp_min(1e-8).log().mean(dim=0)
-        entropy = torch.stack([cluster_balance(head) for head in outputs.y.unbind(dim=1)])
-        return -agreement - self.method.entropy_weight * entropy
-
-    def loss(self, outputs: Assigned) -> Tensor:
-        """The mean over the heads."""
-        return self.by_head(outputs).mean()
+        y, partner = (heads.all(net.online.encoder(each)) for each in (view, neighbour))
+        return self.assigned(net, y, partner)
 
 
 class Labelled(NamedTuple):

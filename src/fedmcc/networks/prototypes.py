@@ -29,7 +29,11 @@ class Prototypes(nn.Module):
 
     def assign_to_prototypes(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n prototypes"]:
         """Soft assignments to the prototypes; each row sums to 1."""
-        similarity = F.linear(self.whitening(features), F.normalize(self.vectors.weight, dim=1))
+        return self.assign_points(self.whitening(features))
+
+    def assign_points(self, points: Float[Tensor, "n axes"]) -> Float[Tensor, "n prototypes"]:
+        """Soft assignments of whitened features to the prototypes."""
+        similarity = F.linear(points, F.normalize(self.vectors.weight, dim=1))
         return (similarity / self.temperature).softmax(dim=1)
 
 

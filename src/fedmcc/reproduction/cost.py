@@ -92,7 +92,7 @@ def _seen(stage: Stage, shape: tuple[int, int, int]) -> list[Tensor]:
     """What the stage sees of a batch: tensors that have shapes and no values."""
     images = torch.empty(COUNTED_BATCH, *shape, device="meta")
     rows = torch.empty(COUNTED_BATCH, dtype=torch.int64, device="meta")
-    partner_rows = rows[:, None].expand(-1, stage.sees.count(Sight.PARTNER))
+    partner_rows = rows[:, None].expand(-1, max(1, stage.sees.count(Sight.PARTNER)))
     numbers = {Sight.ROW: rows, Sight.PARTNER_ROW: partner_rows}
     return [numbers.get(sight, images) for sight in stage.sees]
 

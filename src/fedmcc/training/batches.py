@@ -35,9 +35,14 @@ class BatchSource:
         """
         for rows in shuffled_batches(len(self.images), self.batch_size, generator):
             with timed("views"):
-                partners = _draw_partners(rows, sees.count(Sight.PARTNER), notes, generator)
+                partners = _draw_partners(rows, _partner_columns(sees), notes, generator)
                 drawn = [self.views.draw(len(rows), generator) for sight in sees if sight in RANDOM_VIEWS]
             yield LazyBatch(self, sees, rows.numpy(), partners.numpy(), tuple(drawn))
+
+
+def _partner_columns(sees: Sights) -> int:
+    """Partners of each image: one for each PARTNER; one without a view if only its number is seen."""
+    return max(sees.count(Sight.PARTNER), int(Sight.PARTNER_ROW in sees))
 
 
 def _draw_partners(
@@ -66,7 +71,7 @@ class LazyBatch:
 
     def __getitem__(self, rows: slice, /) -> tuple[Tensor, ...]:
         with timed("views"):
-            images, parameters = self._load(self.rows[rows]), iter(self.parameters)
+            images, parameters = self._own_images(rows), iter(self.parameters)
             partners = iter(self.partners[rows].T)
             seen: list[Tensor] = []
             for sight in self.sees:
@@ -82,6 +87,11 @@ class LazyBatch:
                     case Sight.PARTNER_ROW:
                         seen.append(self._numbers(self.partners[rows]))
             return tuple(seen)
+
+    def _own_images(self, rows: slice) -> Tensor:
+        """The images themselves, or no images if the stage sees only numbers."""
+        needed = Sight.VIEW in self.sees or Sight.PLAIN in self.sees
+        return self._load(self.rows[rows] if needed else self.rows[:0])
 
     def _load(self, rows: NDArray[np.int64]) -> Tensor:
         return to_device(self.source.images[rows], self.source.device)
