@@ -57,6 +57,17 @@ def test_whitened_features_of_all_clients_have_mean_0_and_variance_1_on_every_ax
     np.testing.assert_allclose(np.cov(placed.T, bias=True), np.eye(4), atol=1e-4)
 
 
+@pytest.mark.parametrize("whiten", [0.0, 0.5])
+def test_without_whitening_the_principal_axes_keep_their_variances(whiten):
+    shards = [np.repeat([0, 1], 90), np.repeat([2, 3, 4], 40)]
+    net, _ = _exchange(shards, clusters=2, whiten=whiten)
+    points = torch.cat([_blobs(shard).flatten(1) for shard in shards])
+    unit = (points / points.norm(dim=1, keepdim=True)).double().numpy()
+    placed = unit @ net.online.cluster_projector.whitening.axes.double().numpy().T
+    largest = np.sort(np.linalg.eigvalsh(np.cov(unit.T, bias=True)))[::-1][:4]
+    np.testing.assert_allclose(placed.var(axis=0), largest ** (1 - whiten), rtol=1e-4)
+
+
 def _moments_of(stage, net, shards):
     shared = select(net.state_dict(), stage.shared)
     return [

@@ -56,7 +56,7 @@ def test_clients_together_descend_the_loss_of_the_pooled_images():
     net, stage = _built(entropy_weight=2.0)
     net.double()
     draw, head = torch.Generator().manual_seed(0), net.online.cluster_projector
-    shards = [torch.randn(count, 6, generator=draw).double() for count in (5, 12)]
+    shards = [0.1 * torch.randn(count, 6, generator=draw).double() for count in (5, 12)]
     partners = [torch.randperm(len(shard), generator=draw) for shard in shards]
     y = [head.assign_points(shard) for shard in shards]
     agreement = torch.cat(

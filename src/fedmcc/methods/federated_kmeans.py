@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Parts, Stage, require_positive
+from fedmcc.methods.base import Aggregate, Parts, Stage, require_fraction, require_positive
 from fedmcc.methods.extras import TensorSpec, add_up, concatenate, extras_mismatch
 from fedmcc.networks.momentum import Network, set_cluster_projector
 from fedmcc.networks.prototypes import Prototypes
@@ -39,6 +39,7 @@ class FederatedKMeans:
     """
 
     axes: float = 2.0  # whitened axes per cluster; 0: no whitening
+    whiten: float = 1.0  # 1: variance 1 on all axes; 0: principal axes with their variances
     excess: float = 2.0  # local centroids per prototype
     images_per_centroid: int = 30  # at least, unless that gives fewer centroids than clusters
     temperature: float = 0.1  # of the soft assignments
@@ -49,6 +50,7 @@ class FederatedKMeans:
         require_positive(self, *names, section="clustering")
         if not 0 <= self.axes < math.inf:
             raise InputError(f"clustering.axes is {self.axes}: give 0 or more.")
+        require_fraction(self, "whiten", section="clustering")
 
     def head(self, features: int, clusters: int) -> Prototypes:
         """A head with one prototype per cluster."""
@@ -64,13 +66,15 @@ class FederatedKMeans:
 
     def stages(self) -> tuple[Stage, ...]:
         """Whitening, unless `axes` is 0, and centroids: one round each, without training."""
-        return (Whitening(), Centroids(method=self)) if self.axes else (Centroids(method=self),)
+        centroids = Centroids(method=self)
+        return (Whitening(power=self.whiten), centroids) if self.axes else (centroids,)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Whitening(Stage):
     """Clients send the moments of their features; the server puts the whitening axes into the head."""
 
+    power: float = 1.0  # 1: variance 1 on all axes; 0: the variances are kept
     name: str = "whitening"
     rounds: int = 1
     epochs: int = 0
@@ -110,7 +114,7 @@ class Whitening(Stage):
         return "" if valid else "Its moments are not those of one unit vector per image."
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
-        """The principal axes of the covariance, scaled to variance 1."""
+        """The principal axes of the covariance, scaled to variance 1 if `power` is 1."""
         axes_count = len(model[f"{HEAD}.whitening.axes"])
         counts, second = self.counts(updates), torch.zeros((), dtype=torch.float64)
         first, count = (add_up(updates, key, counts) for key in ("first", "count"))
@@ -120,7 +124,7 @@ class Whitening(Stage):
         variance, directions = torch.linalg.eigh(second / count - torch.outer(mean, mean))
         largest = variance.argsort(descending=True)[:axes_count]
         smallest = max(MIN_VARIANCE, MIN_RELATIVE_VARIANCE * float(variance.max()))
-        scale = variance[largest].clamp_min(smallest).rsqrt()
+        scale = variance[largest].clamp_min(smallest).rsqrt() ** self.power
         axes = (directions[:, largest] * scale).T.float().contiguous()
         return Aggregate({f"{HEAD}.whitening.mean": mean.float(), f"{HEAD}.whitening.axes": axes}, {})
 
@@ -133,7 +137,8 @@ def _rank(axes: int, features: int) -> int | None:
 def _largest_axes(matrix: Tensor, rank: int) -> Tensor:
     """The factor F of the best approximation FᵀF with this number of rows."""
     variance, directions = torch.linalg.eigh(matrix)
-    return (directions[:, -rank:] * variance[-rank:].clamp_min(0).sqrt()).T.float().contiguous()
+    factor: Tensor = (directions[:, -rank:] * variance[-rank:].clamp_min(0).sqrt()).T
+    return factor.float().contiguous()
 
 
 def _second(extras: State) -> Tensor:

@@ -27,9 +27,10 @@ class NeighbourClustering(FederatedKMeans):
     clients. A round sends the prototypes and one number per cluster.
     """
 
-    axes: float = 5.0  # whitened axes per cluster; 0: no whitening
+    axes: float = 10.0  # principal axes per cluster; 0: all features
+    whiten: float = 0.0  # 1: variance 1 on all axes; 0: principal axes with their variances
     rounds: int = 20
-    epochs: int = 1  # E
+    epochs: int = 3  # E
     neighbours: int = 20  # of an image, with itself
     entropy_weight: float = 2.0  # of all clients' cluster sizes
     rate: float = 10.0  # learning rate, as a multiple of training.learning_rate
@@ -72,8 +73,9 @@ class Consistency(NeighbourAgreement):
     def points(self, net: Any, overview: Overview) -> Tensor:
         """The whitened features, which are stored as notes."""
         head = net.online.cluster_projector
-        net.notes[POINTS] = overview.features(lambda batch: head.whitening(net.online.encoder(batch).float()))
-        return net.notes[POINTS]
+        points = overview.features(lambda batch: head.whitening(net.online.encoder(batch).float()))
+        net.notes[POINTS] = points
+        return points
 
     def represent(self, net: Any, rows: Tensor, partners: Tensor) -> Assigned:
         """Assign both by the prototypes."""
