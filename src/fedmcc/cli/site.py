@@ -24,9 +24,13 @@ def check(
     """Check the images of a site before it joins; nothing is sent."""
     from rich import filesize
 
+    from fedmcc import config
+    from fedmcc.deployment.recipes import recipe_hash
     from fedmcc.deployment.site.check import check_site, resolve_recipe
     from fedmcc.terminal import output
 
+    if recipe is not None:
+        output.say(f"The recipe's hash is {recipe_hash(config.dump(config.load(recipe)))}.")
     report = check_site(resolve_recipe(data, recipe))
     output.say(f"{len(report.images):,} images found, {len(report.images.skipped):,} files unreadable.")
     if skipped := report.images.skipped_message():

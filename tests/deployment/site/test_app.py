@@ -155,9 +155,11 @@ def _context(**node):
 
 
 def test_the_node_config_describes_the_site(tmp_path):
-    folders = {"state-dir": str(tmp_path), "folder": str(tmp_path / "site"), "data": "/images"}
+    folders = {"state-dir": str(tmp_path), "folder": str(tmp_path), "data": "/images"}
+    SiteFolder(tmp_path).config_file.write_text('name = "a"\n[policy]\nmax_rounds = 5\n')
     site = read_site(_context(client="a", shard="2/3", **folders))
     assert (site.name, site.folder, str(site.data), site.shard) == ("a", tmp_path, "/images", Shard(2, 3))
+    assert site.policy.max_rounds == 5
 
 
 def test_nodes_of_a_simulation_are_numbered_in_the_order_of_their_names():

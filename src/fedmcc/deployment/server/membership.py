@@ -132,13 +132,17 @@ class Membership:
             verb = "Rejected a site" if hello.refused else "A site failed to answer the greeting"
             log.warning("%s: %s", verb, hello.reason)
         elif isinstance(hello, Failure):
-            log.warning("A site cannot join: %s", hello.reason)
+            log.warning("%s cannot join: %s", self._site_of(node), hello.reason)
         elif reason := self._objection(hello, node):
             self._reject(node, reason)
         else:
             self._greet_after[node] = float("inf")
             self.members[hello.name] = Member(node, hello)
             log.info("Site %s joined with %d images.", hello.name, hello.samples)
+
+    def _site_of(self, node: int) -> str:
+        """The site with the key of this node, for logs."""
+        return next((f"Site {name}" for name, known in self.policy.nodes if known == node), "A site")
 
     def _objection(self, hello: Hello, node: int) -> str:
         """Why a site cannot join; empty if it can."""

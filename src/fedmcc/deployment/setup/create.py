@@ -26,6 +26,12 @@ README = """This folder makes a machine the site {name} of the federation at {ad
 1. Install fedmcc[flower].
 2. Check your images:         fedmcc site check --data IMAGES
 3. Start, in this folder:     fedmcc site start . --data IMAGES
+
+To limit what this site takes part in, add a section [policy] to site.toml, such as
+
+[policy]
+methods = ["fedmcc-plus"]
+max_rounds = 200
 """
 
 

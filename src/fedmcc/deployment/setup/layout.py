@@ -210,6 +210,13 @@ class SiteFolder:
             raise InputError(f"Other users can read {self.key}: run `chmod 600 {self.key}`.")
         return name, server
 
+    def read_policy(self) -> dict[str, Any]:
+        """Read the table `[policy]` of `site.toml`; empty if the site's owner has added none."""
+        table = _read(self.config_file, "ask the operator for the folder of this site").get("policy", {})
+        if not isinstance(table, dict):
+            raise InputError(f"policy in {self.config_file} is not a section: write [policy] above its keys.")
+        return table
+
 
 def make_private_folders(folders: Sequence[Path]) -> None:
     """Create folders that only their owner can read."""

@@ -20,6 +20,7 @@ from fedmcc.deployment.flower.signatures import Order, Received, check_time
 from fedmcc.deployment.messages import SiteTask
 from fedmcc.deployment.setup.layout import SiteFolder
 from fedmcc.deployment.site.identity import SiteIdentity
+from fedmcc.deployment.site.policy import SitePolicy, parse_policy
 from fedmcc.deployment.site.worker import LostStateError, RefusalError, Shard, SiteWorker
 from fedmcc.errors import InputError
 
@@ -156,6 +157,7 @@ def read_site(context: Context) -> SiteWorker:
         data=data,
         shard=_shard(config.get("shard")),
         ledger=identity.ledger if identity else None,
+        policy=parse_policy(identity.folder.read_policy()) if identity else SitePolicy(),
     )
 
 

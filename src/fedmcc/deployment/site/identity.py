@@ -5,7 +5,6 @@ The ledger on the site's disk makes an order count once, and each task keep to t
 
 import json
 import time
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from flwr.app import Message, RecordDict
 
 from fedmcc.deployment.flower import signatures
 from fedmcc.deployment.flower.signatures import ForgedError, Order, Received
+from fedmcc.deployment.recipes import RESOLVED_KEYS, agreed_options
 from fedmcc.deployment.setup.certificates import load_certificate, load_site_key
 from fedmcc.deployment.setup.layout import PRIVATE_MODE, SiteFolder
 from fedmcc.storage.atomic_files import try_lock, write_atomically
@@ -23,8 +23,6 @@ from fedmcc.storage.atomic_files import try_lock, write_atomically
 MAX_ORDERS = 1000  # nonces of orders that have not expired; older orders are then refused
 MAX_RECIPES = 20  # of the runs that greeted this site last
 POLL_SECONDS = 0.05  # between two attempts to get the lock
-RESOLVED_SECTIONS = ("partition", "engine")  # which the server completes; a site does not use them
-RESOLVED_KEYS = ("views.size", "training.keep_optimizer")  # which the server fills in if they are not set
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ class Ledger:
         if recipe is None:
             self.agree(run, config)
             return []
-        agreed, ordered = _options(recipe), _options(config)
+        agreed, ordered = agreed_options(recipe), agreed_options(config)
         changed = {key for key in agreed.keys() | ordered.keys() if agreed.get(key) != ordered.get(key)}
         return sorted(changed - {key for key in RESOLVED_KEYS if key not in agreed})
 
@@ -115,17 +113,6 @@ class Ledger:
             except (ValueError, KeyError, TypeError):
                 refused_until = round(1000 * time.time())
         return {"refused_until": refused_until, "orders": {}, "recipes": {}}
-
-
-def _options(text: str) -> dict[str, object]:
-    """The options of a TOML text by dotted keys, without the sections that the server completes."""
-    options: dict[str, object] = {}
-    for key, value in tomllib.loads(text).items():
-        if isinstance(value, dict):
-            options |= {f"{key}.{name}": each for name, each in value.items() if key not in RESOLVED_SECTIONS}
-        else:
-            options[key] = value
-    return options
 
 
 def _host(server: str) -> str:

@@ -12,6 +12,7 @@ from fedmcc.deployment.flower import processes, programs
 from fedmcc.deployment.flower.connectivity import ExpiredError, UnreachableError, check_connection
 from fedmcc.deployment.flower.logs import message_of, shorten_log
 from fedmcc.deployment.setup.layout import PRIVATE_MODE, SiteFolder, make_private_folders
+from fedmcc.deployment.site.policy import parse_policy
 from fedmcc.deployment.site.preload import preloaded
 from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import write_atomically
@@ -28,6 +29,7 @@ UNKNOWN_KEY = "[code: 2004]"
 def run_site(site: SiteFolder, data: Path) -> Iterator[str]:
     """Take part in the federation until interrupted; yields messages for the terminal of the site."""
     name, server = site.read()
+    parse_policy(site.read_policy())  # raises InputError before the site connects
     data = data.resolve()
     if not data.is_dir():
         raise InputError(f"The folder {data} does not exist: give the folder of your images as --data.")

@@ -5,7 +5,7 @@ import shutil
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from secrets import token_bytes
@@ -18,6 +18,7 @@ from fedmcc.data.image_files import ImageFiles
 from fedmcc.data.partition import PartitionOptions
 from fedmcc.deployment.messages import Greeting, Hello, SiteTask
 from fedmcc.deployment.site.identity import Ledger
+from fedmcc.deployment.site.policy import SitePolicy
 from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
 from fedmcc.messages import StageRound, Task, Update
@@ -61,12 +62,14 @@ class SiteWorker:
     shard: Shard | None = None  # of the data set under the recipe's partition; None: all images
     simulated: bool = False  # random numbers are those of a client in a simulation
     ledger: Ledger | None = None  # with the recipes of greetings; None: a simulation
+    policy: SitePolicy = field(default_factory=SitePolicy)  # what the site's owner allows
 
     def hello(self, greeting: Greeting) -> Hello:
         """Answer the greeting of a server, and delete the states of finished runs."""
         for run in greeting.finished:
             self._delete_state(run)
         config = parse_text(greeting.recipe)
+        self._check_policy(config)
         if config.privacy.reproducible:
             log.warning(
                 "The recipe sets privacy.reproducible: the server can repeat this site's random draws."
@@ -84,6 +87,7 @@ class SiteWorker:
         If another process of the site is still at work, this waits until the task expires (in `time.time()`).
         """
         config = parse_text(site_task.config)
+        self._check_policy(config)
         _check_names(config, site_task)
         self._check_recipe(site_task)
         images = self._images(config)
@@ -99,6 +103,11 @@ class SiteWorker:
             if not (self.simulated or config.privacy.reproducible):
                 client = replace(client, seed=memory.secret_seed())
             return _work(client, net, _stage(config, site_task.task), site_task, memory)
+
+    def _check_policy(self, config: Config) -> None:
+        """Refuse a recipe outside the site's policy, before any image is read."""
+        if reason := self.policy.objection(config):
+            raise RefusalError(reason)
 
     def _check_recipe(self, site_task: SiteTask) -> None:
         """Refuse a task whose options differ from those with which the server greeted this site."""
