@@ -1,4 +1,4 @@
-"""Commands for the operator of a federation: federation init, add, renew, status, stop."""
+"""Commands for the operator of a federation: federation init, add, renew, status, audit, stop."""
 
 from functools import partial
 from pathlib import Path
@@ -87,6 +87,30 @@ def status(folder: Folder) -> None:
     output.out.print(table)
     state = "running" if current.running else "not running"
     output.out.print(f"The server is {state}. {current.summary}", highlight=False, soft_wrap=True)
+
+
+@partial(command, group=federation)
+def audit(
+    folder: Folder,
+    books: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="BOOK", help="Audit books of sites [DIR/sites/NAME/audit.jsonl]."),
+    ] = None,
+) -> None:
+    """Verify the audit books of server and sites, and compare them."""
+    from fedmcc.deployment.server.audit import audit
+    from fedmcc.deployment.setup.layout import OperatorFolder
+    from fedmcc.errors import InputError
+    from fedmcc.terminal import output
+
+    report = audit(OperatorFolder(folder.resolve()), tuple(books or ()))
+    for owner, lines in report.lines.items():
+        output.say(f"{owner}: {lines:,} lines")
+    for fault in report.faults:
+        output.warn(fault)
+    if report.faults:
+        raise InputError(f"The audit failed: {len(report.faults)} faults.")
+    output.say("All lines are genuine, and the books agree.")
 
 
 @partial(command, group=federation)

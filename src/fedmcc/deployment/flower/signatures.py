@@ -20,11 +20,12 @@ from fedmcc.deployment import PROTOCOL
 from fedmcc.deployment.flower.records import FACTS, SIGNATURE, UnreadableError
 from fedmcc.deployment.setup.certificates import CertifiedKey, der, is_certified
 
-ORDER, REPLY = "order", "reply"  # what a signature is for: neither can stand for the other
+ORDER, REPLY, LINE = "order", "reply", "line"  # what a signature is for: none can stand for another
 ALGORITHM = ec.ECDSA(hashes.SHA384())
 CLOCK_TOLERANCE = 600_000  # milliseconds by which the clock of a site may be behind the server's
 
 PublicKey = ec.EllipticCurvePublicKey
+PrivateKey = ec.EllipticCurvePrivateKey
 Digests = dict[int, bytes]  # SHA-256 of the data of arrays, by the id of the array
 
 
@@ -71,7 +72,9 @@ def sign_order(content: RecordDict, order: Order, server: CertifiedKey, digests:
     content[SIGNATURE] = ConfigRecord(facts)
 
 
-def verify_order(content: RecordDict, authority: Certificate, host: str) -> Received:
+def verify_order(
+    content: RecordDict, authority: Certificate, host: str, digests: Digests | None = None
+) -> Received:
     """The order in a message from a server that the authority certified for this host, else ForgedError.
 
     Neither the receiver nor the time is checked here: see `check_receiver` and `check_time`.
@@ -84,7 +87,11 @@ def verify_order(content: RecordDict, authority: Certificate, host: str) -> Rece
         raise ForgedError("The certificate of the message is damaged.") from None
     if not is_certified(certificate, authority, host):
         raise ForgedError("The message has no certificate of the authority that this site trusts.")
-    _verify(certificate.public_key(), facts, statement(ORDER, order, digest(content, {})))
+    _verify(
+        certificate.public_key(),
+        facts,
+        statement(ORDER, order, digest(content, {} if digests is None else digests)),
+    )
     return Received(order, certificate)
 
 
@@ -109,14 +116,16 @@ def check_time(received: Received, now: float) -> None:
         raise OutdatedError("The task expired before it was started.")
 
 
-def sign_reply(content: RecordDict, order: Order, key: ec.EllipticCurvePrivateKey) -> None:
+def sign_reply(content: RecordDict, order: Order, key: PrivateKey, digests: Digests | None = None) -> None:
     """Add the signature of a site to its reply to an order."""
-    signature = key.sign(statement(REPLY, order, digest(content, {})), ALGORITHM)
+    signature = key.sign(
+        statement(REPLY, order, digest(content, {} if digests is None else digests)), ALGORITHM
+    )
     answered = {"site": order.site, "run": order.run, "nonce": order.nonce}
     content[SIGNATURE] = ConfigRecord({**answered, "signature": signature})
 
 
-def verify_reply(content: RecordDict, order: Order, key: PublicKey) -> None:
+def verify_reply(content: RecordDict, order: Order, key: PublicKey, digests: Digests | None = None) -> None:
     """Raise ForgedError unless the site with this key signed this content as its reply to this order."""
     facts = _signature_facts(content)
     if _get(facts, "site", str) != order.site:
@@ -125,7 +134,35 @@ def verify_reply(content: RecordDict, order: Order, key: PublicKey) -> None:
         raise ForgedError("The reply belongs to another run.")
     if _get(facts, "nonce", str) != order.nonce:
         raise ForgedError("The reply answers another message.")
-    _verify(key, facts, statement(REPLY, order, digest(content, {})))
+    _verify(key, facts, statement(REPLY, order, digest(content, {} if digests is None else digests)))
+
+
+def sign_line(line: bytes, key: PrivateKey) -> bytes:
+    """The signature of a line of an audit book."""
+    return key.sign(_line_statement(line), ALGORITHM)
+
+
+def is_signed_line(line: bytes, signature: bytes, key: PublicKey) -> bool:
+    """Whether the owner of this key signed this line of an audit book."""
+    try:
+        key.verify(signature, _line_statement(line), ALGORITHM)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def certified_key(certificate: bytes, authority: Certificate, host: str) -> PublicKey | None:
+    """The key of a server's certificate in DER format; None if the authority has not issued it."""
+    try:
+        loaded = load_der_x509_certificate(certificate)
+    except ValueError:
+        return None
+    key = loaded.public_key()
+    return key if is_certified(loaded, authority, host) and isinstance(key, PublicKey) else None
+
+
+def _line_statement(line: bytes) -> bytes:
+    return b"".join(_prefixed(field) for field in (f"fedmcc {PROTOCOL}".encode(), LINE.encode(), line))
 
 
 def statement(purpose: str, order: Order, content: bytes) -> bytes:

@@ -33,7 +33,10 @@ from fedmcc.training.torch_setup import set_up_torch
 def serve(grid: Grid, request: RunRequest) -> Iterator[Scored | Finished]:
     """Wait for the sites and run all remaining rounds."""
     experiment, run = prepare(grid, request)
+    signer = _signer(request, str(run.read_json(run.sites_file.name)["id"]))
     for event in steps(experiment, run):
+        if isinstance(event, Scored) and signer:
+            signer.record_round(event.row)
         if isinstance(event, Scored | Finished):
             yield event
 

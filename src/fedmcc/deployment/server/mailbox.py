@@ -105,7 +105,9 @@ class Mailbox:
         outcomes = [self._outcome(id, min(until, time.monotonic() + DOWNLOAD_SECONDS)) for id in sent]
         received = [outcome for outcome in outcomes if outcome is not None]
         for outcome in received:
-            del self._pending[outcome.sent]
+            order = self._pending.pop(outcome.sent).order
+            if self._signer and order and isinstance(outcome.content, Fault):
+                self._signer.record_fault(order, outcome.content.reason)
         return received
 
     def mark_overdue(self, sent: str) -> None:

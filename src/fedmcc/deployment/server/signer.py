@@ -10,9 +10,11 @@ from flwr.app import Message
 
 from fedmcc.deployment.flower import signatures
 from fedmcc.deployment.flower.signatures import Digests, ForgedError, Order
+from fedmcc.deployment.server.book import ServerBook
 from fedmcc.deployment.setup.certificates import CertifiedKey, load_public_key, load_server
 from fedmcc.deployment.setup.layout import OperatorFolder
 from fedmcc.errors import InputError
+from fedmcc.runs.directory import Row
 
 
 class Signer:
@@ -22,6 +24,7 @@ class Signer:
         self.operator, self.run = operator, run
         self.names = dict(nodes)  # of the sites, by Flower's node id
         self._loaded: CertifiedKey | None = None
+        self.book = ServerBook(operator.audit_book)
 
     def sign(self, messages: Sequence[Message]) -> list[Order]:
         """Sign messages to sites, each with content of its own; returns what their replies must answer."""
@@ -31,6 +34,9 @@ class Signer:
             order = self._order(message)
             signatures.sign_order(message.content, order, server, digests)
             orders.append(order)
+        self.book.sent(
+            server, list(zip(orders, [message.content for message in messages], strict=True)), digests
+        )
         return orders
 
     def verify(self, reply: Message, order: Order) -> None:
@@ -38,7 +44,17 @@ class Signer:
         key = self._public_keys.get(order.site)
         if key is None:
             raise ForgedError(f"The server has no key of site {order.site}.")
-        signatures.verify_reply(reply.content, order, key)
+        digests = Digests()
+        signatures.verify_reply(reply.content, order, key, digests)
+        self.book.received(self._server(), order, reply.content, digests)
+
+    def record_fault(self, order: Order, reason: str) -> None:
+        """Record that an order has no reply that can be used."""
+        self.book.fault(self._server(), order, reason)
+
+    def record_round(self, row: Row) -> None:
+        """Record whose updates a round averaged, refused and missed."""
+        self.book.round(self._server(), self.run, row)
 
     @cached_property
     def _public_keys(self) -> dict[str, signatures.PublicKey]:

@@ -124,6 +124,11 @@ class OperatorFolder:
         return self.server / "logs"
 
     @property
+    def audit_book(self) -> Path:
+        """The file in which the server records its messages."""
+        return self.server / "audit.jsonl"
+
+    @property
     def runs(self) -> Path:
         """The default folder for run directories."""
         return self.path / "runs"
@@ -184,6 +189,11 @@ class SiteFolder:
     def ledger(self) -> Path:
         """The file that stores which orders of the server the site has received."""
         return self.path / "ledger.json"
+
+    @property
+    def audit_book(self) -> Path:
+        """The file in which the site records the messages of the server and its replies."""
+        return self.path / "audit.jsonl"
 
     @property
     def logs(self) -> Path:

@@ -85,16 +85,28 @@ def _reply(message: Message, context: Context, work: Work) -> Message:
     A message that the server did not sign gets no signature and no information.
     """
     set_up_logging()
+    identity = None
     try:
         identity = read_identity(context)
         received = identity.receive(message) if identity else None
     except Exception as error:  # whatever a forged message causes
         log.error("Ignored a message: %s", _public_reason(error))
+        if identity is not None:
+            _record_ignored(identity, error)
         return Message(records.pack_failure(records.Failure(IGNORED)), reply_to=message)
     content = _answer(context, received, work)
     if identity and received:
         identity.sign(content, received.order)
     return Message(content, reply_to=message)
+
+
+def _record_ignored(identity: SiteIdentity, error: Exception) -> None:
+    """Record that a message was ignored; a site whose folder is damaged cannot even do that."""
+    reason = str(error) if isinstance(error, records.UnreadableError) else type(error).__name__
+    try:
+        identity.ignore(reason)
+    except (OSError, InputError) as failed:
+        log.error("The audit book cannot be written: %s", _public_reason(failed))
 
 
 def _answer(context: Context, received: Received | None, work: Work) -> RecordDict:

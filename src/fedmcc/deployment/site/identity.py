@@ -1,6 +1,7 @@
 """The identity of a site: it accepts only orders that the server signed for it, and signs its replies.
 
-The ledger on the site's disk makes an order count once, and each task keep to the recipe of its run.
+The ledger on the site's disk makes an order count once, and each task keep to the recipe of its run; the
+audit book records orders and replies.
 """
 
 import json
@@ -13,8 +14,9 @@ from typing import Any
 
 from flwr.app import Message, RecordDict
 
+from fedmcc.deployment.audit import Book, content_fields, failure_of, order_fields
 from fedmcc.deployment.flower import signatures
-from fedmcc.deployment.flower.signatures import ForgedError, Order, Received
+from fedmcc.deployment.flower.signatures import Digests, ForgedError, Order, Received
 from fedmcc.deployment.recipes import RESOLVED_KEYS, agreed_options
 from fedmcc.deployment.setup.certificates import load_certificate, load_site_key
 from fedmcc.deployment.setup.layout import PRIVATE_MODE, SiteFolder
@@ -36,14 +38,31 @@ class SiteIdentity:
         """The order in a message; raises ForgedError if it is not a new order of the server to this site."""
         name, server = self.folder.read()
         authority = load_certificate(self.folder.authority_certificate)
-        received = signatures.verify_order(message.content, authority, _host(server))
+        digests = Digests()
+        received = signatures.verify_order(message.content, authority, _host(server), digests)
         signatures.check_receiver(received.order, message.metadata.message_type, name, self.node)
         self.ledger.add(received.order)
+        about = order_fields(received.order, message.content, digests)
+        self._book.append({"event": "received", **about})
         return received
 
+    def ignore(self, reason: str) -> None:
+        """Record that a message was ignored; nothing of it is recorded."""
+        self._book.append({"event": "ignored", "reason": reason})
+
     def sign(self, content: RecordDict, order: Order) -> None:
-        """Sign a reply to an order."""
-        signatures.sign_reply(content, order, load_site_key(self.folder.key))
+        """Sign a reply to an order, and record it."""
+        digests = Digests()
+        signatures.sign_reply(content, order, load_site_key(self.folder.key), digests)
+        reason = failure_of(content)
+        outcome = {"outcome": "refused", "reason": reason} if reason else {"outcome": "answered"}
+        about = {"nonce": order.nonce, **content_fields(content, digests), **outcome}
+        self._book.append({"event": "replied", **about})
+
+    @property
+    def _book(self) -> Book:
+        name, _ = self.folder.read()
+        return Book(self.folder.audit_book, name, load_site_key(self.folder.key))
 
     @property
     def ledger(self) -> "Ledger":
