@@ -28,6 +28,7 @@ class Federation:
     half: bool = False  # send weights in half precision
     aggregation: str | None = None  # rule for combining updates; None: guarded, or mean with privacy.clip
     samples_limit: float = 2.0  # largest weight of a client, as a multiple of the median; not with mean
+    secure_aggregation: bool = False  # the server learns the sum of all updates only; simulations only
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
@@ -41,6 +42,14 @@ class Federation:
             raise InputError(f"federation.samples_limit is {self.samples_limit}: give 1 or more, or inf.")
         if self.aggregation is not None:
             rule(self.aggregation)  # raises InputError if there is none of this name
+        if self.secure_aggregation and self.aggregation not in (None, "mean"):
+            raise InputError(
+                "federation.secure_aggregation hides single updates from the server, which "
+                f"federation.aggregation '{self.aggregation}' compares: leave one of them out, "
+                "and limit each update with privacy.clip."
+            )
+        if self.secure_aggregation and self.half:
+            raise InputError("federation.half does not work with federation.secure_aggregation: omit one.")
 
     def size(self, registered: int) -> int:
         """The number of clients that take part in a round, out of those registered."""
@@ -56,6 +65,20 @@ class Federation:
                 "lower it or let more take part."
             )
         return size
+
+    def require_sums(self, stages: Sequence[Stage], registered: int) -> None:
+        """Raise if updates are aggregated securely and the server needs more than the sum of weights."""
+        if not self.secure_aggregation:
+            return
+        for stage in stages:
+            kind = type(stage)
+            if kind.extras is not Stage.extras or kind.combine is not Stage.combine:
+                raise InputError(
+                    "federation.secure_aggregation covers only averaged weights, but in the stage "
+                    f"{stage.name} clients send more: use a method such as fedmcc, or leave it out."
+                )
+        if self.size(registered) < 2:
+            raise InputError("federation.secure_aggregation needs 2 clients or more in a round: add clients.")
 
 
 @dataclass(frozen=True)
@@ -75,10 +98,11 @@ class Policy:
     def at_server(self, stage: Stage) -> Stage:
         """The stage with the rule by which the server combines updates.
 
-        Clipped updates are averaged unless another rule is set: noise is calibrated to their mean.
+        Clipped updates are averaged unless another rule is set: noise is calibrated to their mean. With
+        secure aggregation, only the mean is known.
         """
-        private = self.aggregator.privacy.clip is not None
-        name = self.federation.aggregation or ("mean" if private else DEFAULT)
+        averaged = self.aggregator.privacy.clip is not None or self.federation.secure_aggregation
+        name = self.federation.aggregation or ("mean" if averaged else DEFAULT)
         limit = math.inf if name == "mean" else self.federation.samples_limit
         return replace(stage, average=rule(name), samples_limit=limit)
 

@@ -115,7 +115,11 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
     if config.training.chunks(config.training.batch_size) and _normalises_by_chunk(config, net):
         log.warning(CHUNKED_BATCHNORM)
     shards = share_out(config, images)
-    engine = config.engine.build(net, make, _clients(config, images, shards))
+    engine: Engine = config.engine.build(net, make, _clients(config, images, shards))
+    if config.federation.secure_aggregation:
+        from fedmcc.federation.engines.secure import SecureEngine
+
+        engine = SecureEngine(engine, equal=config.privacy.clip is not None)
     return Experiment(config, images, shards, scorer_of(config, images), net, engine)
 
 

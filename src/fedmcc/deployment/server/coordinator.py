@@ -45,6 +45,7 @@ def prepare(grid: Grid, request: RunRequest) -> tuple[Experiment, Run]:
     """Wait for the sites, build the experiment with them, and create its run directory if it is new."""
     run = load_run(request.run) if (request.run / "config.toml").exists() else None
     config = load(run.config_file) if run else parse_text(request.recipe)
+    refuse_secure_aggregation(config)
     stored = _stored_sites(run) if run else {}
     scored = config.data.load() if config.evaluation.at_server else None
     config = _with_clusters(config, scored)
@@ -68,6 +69,15 @@ def prepare(grid: Grid, request: RunRequest) -> tuple[Experiment, Run]:
     if not stored:
         run.write_json(run.sites_file.name, {"id": header.run, "sites": sites.names, "channels": channels})
     return experiment, run
+
+
+def refuse_secure_aggregation(config: Config) -> None:
+    """Raise InputError for a recipe whose updates the server would receive without masks all the same."""
+    if config.federation.secure_aggregation:
+        raise InputError(
+            "Secure aggregation works in simulations only, not between sites: "
+            "leave out federation.secure_aggregation."
+        )
 
 
 def _signer(request: RunRequest, run_id: str) -> Signer | None:

@@ -1,0 +1,178 @@
+"""Secure aggregation in simulations: the result is the plain average within the quantisation step."""
+
+import pytest
+import torch
+
+from fedmcc import config
+from fedmcc.errors import InputError
+from fedmcc.federation.engines.base import Engine
+from fedmcc.federation.engines.secure import SecureEngine
+from fedmcc.federation.policy import Federation, Policy
+from fedmcc.federation.privacy import Privacy, PrivateAggregator
+from fedmcc.federation.rounds import Progress, Round, RoundFailedError, rounds
+from fedmcc.federation.secure_aggregation.quantise import STEP
+from fedmcc.messages import Update
+from fedmcc.methods.base import Stage
+from fedmcc.numerics.state_dicts import weighted_average
+from fedmcc.runs.experiment import run as run_experiment
+from fedmcc.runs.resolve import check
+from fedmcc.storage.safetensor_files import load_state
+
+STAGE = Stage(name="head", rounds=1, epochs=1, trained=("head",), shared=("head",), frozen=("encoder",))
+DRAW = torch.Generator().manual_seed(0)
+MODEL = {
+    "head.weight": torch.randn(3, 5, generator=DRAW),
+    "head.steps": torch.tensor(4),
+    "head.bias": torch.randn(5, generator=DRAW),
+    "encoder.weight": torch.randn(2, generator=DRAW),
+}
+IMAGES = [10, 30, 20, 40, 15]
+
+
+def trained(client):
+    draw = torch.Generator().manual_seed(client + 1)
+    weights = {
+        name: MODEL[name] + 0.1 * torch.randn(MODEL[name].shape, generator=draw)
+        for name in ("head.weight", "head.bias")
+    }
+    return {**weights, "head.steps": torch.tensor(4 + client)}
+
+
+class Known(Engine):
+    """An engine with known updates; the clients in `away` do not answer."""
+
+    def __init__(self, away=(), change=lambda client, weights: weights):
+        self.away, self.change = away, change
+
+    @property
+    def members(self):
+        return list(range(5))
+
+    def samples(self, client):
+        return IMAGES[client]
+
+    def run(self, stage, tasks):
+        for task in tasks:
+            if task.client not in self.away:
+                weights = self.change(task.client, trained(task.client))
+                yield Update(task.client, stage.name, task.round, IMAGES[task.client], 0.5, weights)
+
+    def commit(self, accepted):
+        self.accepted = list(accepted)
+
+
+def one_round(engine, privacy=None, **options):
+    policy = Policy(
+        Federation(secure_aggregation=True, **options), 0, PrivateAggregator(privacy or Privacy())
+    )
+    (done,) = [
+        each
+        for each in rounds(STAGE, Progress(MODEL), engine, engine.members, policy)
+        if isinstance(each, Round)
+    ]
+    return done
+
+
+@pytest.mark.parametrize("away", [(), (1,), (0, 4)])
+def test_the_model_is_the_plain_average_within_the_quantisation_step(away):
+    inner = Known(away)
+    done = one_round(SecureEngine(inner, equal=False))
+    present = [client for client in range(5) if client not in away]
+    counts = [IMAGES[client] for client in present]
+    expected = weighted_average([trained(client) for client in present], counts)
+    bound = len(present) * STEP / 2 * sum(IMAGES) / sum(counts) + 1e-6  # and the rounding of float32
+    for name in ("head.weight", "head.bias"):
+        assert (done.progress.model[name] - expected[name]).abs().max() <= bound
+    assert done.progress.model["head.steps"] == expected["head.steps"]  # integers are not masked
+    assert inner.accepted == present
+    assert done.dropped == away
+
+
+def test_the_server_gets_no_single_update():
+    done = one_round(SecureEngine(Known(), equal=False))
+    first, *others = [update.weights["head.weight"] for update in done.updates]
+    assert all(torch.equal(first, other) for other in others)
+    assert not any(torch.allclose(first, trained(client)["head.weight"], atol=1e-3) for client in range(5))
+
+
+def test_clipped_updates_count_equally():
+    done = one_round(SecureEngine(Known(), equal=True), Privacy(clip=100.0))
+    expected = weighted_average([trained(client) for client in range(5)], [1] * 5)
+    assert (done.progress.model["head.bias"] - expected["head.bias"]).abs().max() <= 5 * STEP / 2 + 1e-6
+
+
+def test_keys_and_shares_count_as_traffic():
+    done = one_round(SecureEngine(Known(), equal=False))
+    plain = 4 * 20 + 8
+    # Two keys; for each of five holders two encrypted shares with nonce and tag, and two hashes; one hash;
+    # five shares revealed.
+    assert {traffic.up for traffic in done.traffic.values()} == {
+        plain + 64 + 5 * (132 + 28 + 64) + 32 + 5 * 66
+    }
+
+
+def test_an_update_that_cannot_be_sent_drops_out(caplog):
+    def huge(client, weights):
+        return {**weights, "head.bias": torch.full((5,), 1e9)} if client == 2 else weights
+
+    done = one_round(SecureEngine(Known(change=huge), equal=False))
+    assert [update.client for update in done.updates] == [0, 1, 3, 4]
+    assert "Client 2 drops out of head, round 1: A number of the update is beyond 500" in caplog.text
+
+
+def test_a_round_with_too_few_clients_fails_with_the_reason(caplog):
+    with pytest.raises(RoundFailedError, match="0 updates were accepted"):
+        one_round(SecureEngine(Known(away=(0, 1, 2)), equal=False))
+    assert "2 vectors were received, but 3 are needed" in caplog.text
+
+
+TABLE = {
+    "clusters": 3,
+    "device": "cpu",
+    "threads": 1,
+    "data": {"name": "digits", "limit": 60},
+    "encoder": {"width": 4},
+    "method": {
+        "name": "fedmcc",
+        "rounds": 1,
+        "epochs": 1,
+        "clustering_rounds": 1,
+        "clustering_epochs": 1,
+        "hidden": 8,
+        "projections": 4,
+    },
+    "partition": {"clients": 3, "uneven": 0.5},
+    "training": {"batch_size": 8},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"federation": {"aggregation": "guarded"}}, "'guarded' compares: leave one of them out"),
+        ({"federation": {"half": True}}, "federation.half does not work"),
+        ({"method": {"name": "fedmcc-plus"}}, "in the stage .* clients send more"),
+        ({"partition": {"clients": 1}}, "needs 2 clients or more"),
+        ({"federation": {"only": 1}}, "needs 2 clients or more"),
+    ],
+)
+def test_what_needs_single_updates_is_refused(changes, reason):
+    table = {**TABLE, **changes}
+    table["federation"] = {"secure_aggregation": True, **changes.get("federation", {})}
+    with pytest.raises(InputError, match=reason):
+        check(config.parse(table))
+
+
+@pytest.mark.slow
+def test_a_run_equals_the_plain_average_within_the_step(tmp_path):
+    models = []
+    for secure in (False, True):
+        options = {"aggregation": "mean", "secure_aggregation": secure}
+        done = run_experiment(config.parse({**TABLE, "federation": options}), tmp_path / str(secure))
+        models.append(load_state(done.path / "model.safetensors"))
+    plain, secured = models
+    assert plain.keys() == secured.keys()
+    encoder = [name for name in plain if "encoder" in name and plain[name].is_floating_point()]
+    # One round trains the encoder, so that the step bounds its difference; the head sees other features.
+    worst = max((plain[name] - secured[name]).abs().max().item() for name in encoder)
+    assert 0 < worst <= 3 * STEP / 2 + 1e-6 + STEP
