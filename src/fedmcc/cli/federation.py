@@ -1,4 +1,4 @@
-"""Commands for the operator of a federation: federation init, add, renew, status, audit, stop."""
+"""Commands for the operator: federation init, add, revoke, rotate, renew, status, audit, stop."""
 
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ federation = typer.Typer(
 app.add_typer(federation, name="federation")
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the federation.")]
+Site = Annotated[str, typer.Option(help="Name of the site.")]
 Days = Annotated[int, typer.Option(help="Days until the server's certificate expires.")]
 
 
@@ -55,6 +56,36 @@ def add(folder: Folder, site: Annotated[str, typer.Option(help="Name of the new 
 
 
 @partial(command, group=federation)
+def revoke(folder: Folder, site: Site) -> None:
+    """Remove a site; its key is refused at once, also during a run."""
+    from fedmcc.deployment.server.launch import reload_proxy
+    from fedmcc.deployment.setup import create
+    from fedmcc.deployment.setup.layout import OperatorFolder
+    from fedmcc.terminal import output
+
+    operator = OperatorFolder(folder.resolve())
+    create.revoke_site(operator, site)
+    running = reload_proxy(operator)
+    output.say(f"{site} is revoked{'; the running server refuses it from now on' if running else ''}.")
+
+
+@partial(command, group=federation)
+def rotate(folder: Folder, site: Site) -> None:
+    """Replace a site's key under its name; the old key is refused at once."""
+    from fedmcc.deployment.server.launch import reload_proxy
+    from fedmcc.deployment.setup import create
+    from fedmcc.deployment.setup.layout import OperatorFolder
+    from fedmcc.terminal import output
+
+    operator = OperatorFolder(folder.resolve())
+    create.rotate_key(operator, site)
+    key = operator.site(site).key
+    output.say(f"For {site}: send {key} over a secure channel; it replaces site.key in the site's folder.")
+    if reload_proxy(operator):
+        output.say("The running server refuses the old key; start it again to accept the new one.")
+
+
+@partial(command, group=federation)
 def renew(folder: Folder, days: Days = 365) -> None:
     """Renew the server's certificate; site folders stay valid."""
     from fedmcc.deployment.server.launch import reload_proxy
@@ -70,7 +101,10 @@ def renew(folder: Folder, days: Days = 365) -> None:
 
 
 @partial(command, group=federation)
-def status(folder: Folder) -> None:
+def status(
+    folder: Folder,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")] = False,
+) -> None:
     """Show connected sites, the progress of the run, and bytes sent."""
     from rich import filesize
     from rich.table import Table
@@ -80,6 +114,9 @@ def status(folder: Folder) -> None:
     from fedmcc.terminal import output
 
     current = read_status(OperatorFolder(folder.resolve()))
+    if json:
+        print(current.to_json())
+        return
     table = Table("site", "state", "last seen (UTC)", "rounds", "received", "sent")
     for site in current.sites:
         sizes = (filesize.decimal(site.down), filesize.decimal(site.up))

@@ -163,3 +163,12 @@ def test_the_majority_of_sites_decides_on_channels(three):
     gathered.gather()
     _with_hello(gathered, "a", channels=3)
     assert gathered.majority_channels() == 1
+
+
+def test_nobody_waits_for_a_site_that_was_revoked(three):
+    federation = three()
+    nodes = tuple(pair for pair in federation.options["nodes"] if pair[0] != "b")
+    gathered = _membership(federation, nodes=nodes, wait=600.0)
+    federation.grid.away.add(12)
+    gathered.gather()
+    assert sorted(gathered.members) == ["a", "c"]

@@ -10,7 +10,7 @@ from flwr.app import Message, RecordDict
 from fedmcc.deployment.flower.signatures import Order, sign_reply
 from fedmcc.deployment.server.signer import Signer
 from fedmcc.deployment.setup.certificates import certify_server, load_authority, load_server, load_site_key
-from fedmcc.deployment.setup.create import renew_certificate
+from fedmcc.deployment.setup.create import renew_certificate, revoke_site, rotate_key
 from fedmcc.errors import InputError
 
 pytestmark = pytest.mark.slow  # whole runs
@@ -122,6 +122,31 @@ def test_a_certificate_that_is_renewed_during_a_run_is_used_from_then_on(three):
     used = {m.content["signature"]["certificate"] for m in federation.grid.sent}
     assert len(used) == 2
     assert [row["participants"] for row in federation.rows()] == [[0, 1, 2]] * 3
+
+
+@pytest.mark.parametrize(
+    ("act", "reason"),
+    [
+        (revoke_site, "The key of site b was revoked."),
+        (rotate_key, "The signature of the message does not match its content."),
+    ],
+)
+def test_an_update_with_a_key_that_is_revoked_during_the_round_does_not_count(act, reason, three):
+    federation = three()
+    old = federation.operator.site("b").key.read_bytes()
+
+    def forge(message, reply):
+        order = _order(message)
+        if message.metadata.message_type == "train" and (order.site, order.round) == ("b", 2):
+            act(federation.operator, "b")
+            federation.operator.site("b").key.write_bytes(old)  # the site still has its old key
+        return reply
+
+    federation.grid.forge = forge
+    list(islice(federation.serve(), 3))
+    rows = federation.rows()
+    assert [row["participants"] for row in rows] == [[0, 1, 2], [0, 2], [0, 2]]
+    assert rows[1]["refused"] == [{"client": 1, "reason": reason}]
 
 
 def _signer(operator):

@@ -18,6 +18,13 @@ def test_status_adds_up_rounds_and_bytes_by_site(operator: OperatorFolder, write
     assert [site[3:] for site in status.sites] == [(2, 200, 20), (0, 200, 0)]
     assert (status.running, {site.state for site in status.sites}) == (False, {"unknown"})
     assert status.summary.endswith("is not complete: joint round 2, loss 1.500.")
+    table = json.loads(status.to_json())
+    assert (table["running"], table["finished"], table["run"]) == (False, False, str(run.path))
+    assert [(site["name"], site["rounds"], site["up"]) for site in table["sites"]] == [
+        ("north", 2, 20),
+        ("south", 0, 0),
+    ]
+    assert table["last_round"]["round"] == 2
 
 
 def test_status_leaves_out_a_round_that_is_not_committed(operator: OperatorFolder, write_run) -> None:

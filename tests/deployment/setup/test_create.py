@@ -13,7 +13,10 @@ from fedmcc.deployment.setup.create import (
     create_federation,
     expiry_dates,
     expiry_warning,
+    old_keys,
     renew_certificate,
+    revoke_site,
+    rotate_key,
 )
 from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder
 from fedmcc.errors import InputError
@@ -165,3 +168,33 @@ def test_an_ipv6_address_is_written_in_brackets(tmp_path: Path) -> None:
     operator = create_federation(tmp_path / "six", FederationSpec("::1", 8000, 8001, ("a",)), 1)
     assert operator.site("a").read() == ("a", "[::1]:8000")
     assert "listen [::1]:8000 ssl;" in operator.proxy_file.read_text()
+
+
+def test_a_revoked_site_has_no_key_at_the_server_and_can_be_added_again(operator: OperatorFolder) -> None:
+    old = operator.public_key("south").read_bytes()
+    revoke_site(operator, "south")
+    assert operator.read_spec().sites == ("north",)
+    assert not operator.public_key("south").exists()
+    assert [path.read_bytes() for path in old_keys(operator, "south")] == [old]
+    add_site(operator, "south")
+    assert operator.public_key("south").read_bytes() != old
+    revoke_site(operator, "south")
+    assert [path.name for path in old_keys(operator, "south")] == ["south.1.pub", "south.2.pub"]
+
+
+def test_a_new_key_replaces_the_old_one_under_the_same_name(operator: OperatorFolder) -> None:
+    public, private = operator.public_key("north").read_bytes(), operator.site("north").key.read_bytes()
+    rotate_key(operator, "north")
+    assert operator.read_spec().sites == ("north", "south")
+    assert operator.public_key("north").read_bytes() != public
+    assert operator.site("north").key.read_bytes() != private
+    assert [path.read_bytes() for path in old_keys(operator, "north")] == [public]
+
+
+def test_only_sites_of_the_federation_are_revoked_and_never_the_last(operator: OperatorFolder) -> None:
+    for act in (revoke_site, rotate_key):
+        with pytest.raises(InputError, match=r"Unknown site 'nort'\. Did you mean 'north'"):
+            act(operator, "nort")
+    revoke_site(operator, "south")
+    with pytest.raises(InputError, match="north is the only site"):
+        revoke_site(operator, "north")

@@ -10,6 +10,7 @@ from fedmcc.deployment.audit import Entry, check_lines, parse_line, read_entries
 from fedmcc.deployment.flower.signatures import PublicKey, certified_key
 from fedmcc.deployment.server.book import OWNER
 from fedmcc.deployment.setup.certificates import load_certificate, load_public_key
+from fedmcc.deployment.setup.create import old_keys
 from fedmcc.deployment.setup.layout import OperatorFolder
 from fedmcc.errors import InputError
 
@@ -106,8 +107,8 @@ def _decoded(text: str) -> bytes:
 
 def _site_keys(operator: OperatorFolder, site: str) -> list[PublicKey]:
     """The key of a site, and those that it had before."""
-    current = operator.public_key(site)
-    return [load_public_key(path) for path in (current, *sorted(current.parent.glob(f"{site}.*.pub")))]
+    paths = [path for path in (operator.public_key(site), *old_keys(operator, site)) if path.exists()]
+    return [load_public_key(path) for path in paths]
 
 
 def _owner(book: Path, lines: Sequence[bytes]) -> str:

@@ -85,9 +85,9 @@ class Mailbox:
         self._ignored, self._next_notice = 0, 0.0
 
     def nodes(self) -> set[int]:
-        """The nodes that are connected, and whose keys the server has."""
+        """The nodes that are connected, and whose keys are not revoked."""
         nodes = set(self._grid.get_node_ids())
-        return nodes & self._signer.names.keys() if self._signer else nodes
+        return nodes & self._signer.nodes if self._signer else nodes
 
     def send(self, letters: Sequence[Letter]) -> list[str]:
         """Send messages; returns the id of each, empty if it could not be sent."""

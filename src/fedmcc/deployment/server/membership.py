@@ -100,7 +100,8 @@ class Membership:
 
     def _complete(self) -> bool:
         if self.names:
-            return all(name in self.members for name in self.names)
+            known = {name for name, _ in self.policy.nodes} or set(self.names)  # others were revoked
+            return all(name in self.members for name in self.names if name in known)
         return len(self.members) >= self.policy.min_sites and not self._greeted
 
     def _check_count(self) -> None:

@@ -4,7 +4,6 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
 
 from flwr.app import Message
 
@@ -41,10 +40,10 @@ class Signer:
 
     def verify(self, reply: Message, order: Order) -> None:
         """Raise ForgedError unless the site to which this order was sent signed this reply to it."""
-        key = self._public_keys.get(order.site)
-        if key is None:
-            raise ForgedError(f"The server has no key of site {order.site}.")
-        digests = Digests()
+        path, digests = self.operator.public_key(order.site), Digests()
+        if not path.exists():
+            raise ForgedError(f"The key of site {order.site} was revoked.")
+        key = load_public_key(path)  # read again each time: the operator may revoke it during a run
         signatures.verify_reply(reply.content, order, key, digests)
         self.book.received(self._server(), order, reply.content, digests)
 
@@ -56,9 +55,10 @@ class Signer:
         """Record whose updates a round averaged, refused and missed."""
         self.book.round(self._server(), self.run, row)
 
-    @cached_property
-    def _public_keys(self) -> dict[str, signatures.PublicKey]:
-        return {name: load_public_key(self.operator.public_key(name)) for name in self.names.values()}
+    @property
+    def nodes(self) -> set[int]:
+        """The nodes whose keys are not revoked."""
+        return {node for node, name in self.names.items() if self.operator.public_key(name).exists()}
 
     def _order(self, message: Message) -> Order:
         metadata, now = message.metadata, time.time()

@@ -34,6 +34,17 @@ class Status:
     finished: bool
     row: Row | None  # the last round of the run
 
+    def to_json(self) -> str:
+        """The state as JSON, for other programs."""
+        table = {
+            "running": self.running,
+            "sites": [site._asdict() for site in self.sites],
+            "run": None if self.run is None else str(self.run),
+            "finished": self.finished,
+            "last_round": self.row,
+        }
+        return json.dumps(table)
+
     @property
     def summary(self) -> str:
         """How far the run is."""

@@ -16,7 +16,7 @@ from fedmcc.deployment.setup.layout import (
 )
 from fedmcc.deployment.setup.nginx import render_configuration
 from fedmcc.deployment.setup.systemd import server_unit, site_unit
-from fedmcc.errors import InputError
+from fedmcc.errors import InputError, unknown
 from fedmcc.storage.atomic_files import make_folder, write_atomically
 
 EXPIRY_WARNING_DAYS = 30
@@ -71,6 +71,22 @@ def add_site(operator: OperatorFolder, name: str) -> None:
     operator.write_spec(spec)
 
 
+def revoke_site(operator: OperatorFolder, name: str) -> None:
+    """Remove a site: its key is refused at once, also by a running server."""
+    spec = _spec_with(operator, name)
+    if len(spec.sites) == 1:
+        raise InputError(f"{name} is the only site: stop the federation instead.")
+    operator.write_spec(replace(spec, sites=tuple(site for site in spec.sites if site != name)))
+    _archive_key(operator, name)
+
+
+def rotate_key(operator: OperatorFolder, name: str) -> None:
+    """Replace the key of a site: the old one is refused at once, the new one is accepted after a restart."""
+    spec = _spec_with(operator, name)
+    _archive_key(operator, name)
+    _write_site_folder(operator, spec, name)
+
+
 def renew_certificate(operator: OperatorFolder, days: int) -> None:
     """Replace the server's key and certificate; the folders of the sites stay valid."""
     spec = operator.read_spec()
@@ -95,6 +111,11 @@ def write_nginx_config(operator: OperatorFolder, spec: FederationSpec) -> None:
     write_atomically(operator.proxy_file, render_configuration(operator, spec))
 
 
+def old_keys(operator: OperatorFolder, name: str) -> list[Path]:
+    """The public keys that a site had before its present one, or before it was revoked."""
+    return sorted(operator.public_key(name).parent.glob(f"{name}.*.pub"))
+
+
 def expiry_dates(operator: OperatorFolder) -> dict[str, datetime]:
     """The times at which the certificates of the server and of the authority expire."""
     return {
@@ -117,6 +138,20 @@ def expiry_warning(operator: OperatorFolder, now: datetime | None = None) -> str
         if (end - now).days < EXPIRY_WARNING_DAYS:
             return f"{what.capitalize()} expires on {end:%Y-%m-%d}: {remedy}."
     return None
+
+
+def _spec_with(operator: OperatorFolder, name: str) -> FederationSpec:
+    spec = operator.read_spec()
+    if name not in spec.sites:
+        raise unknown("site", name, spec.sites)
+    return spec
+
+
+def _archive_key(operator: OperatorFolder, name: str) -> None:
+    """Keep the public key of a site under another name, with which its audit book can still be verified."""
+    public = operator.public_key(name)
+    if public.exists():
+        public.rename(public.with_suffix(f".{len(old_keys(operator, name)) + 1}.pub"))
 
 
 def _check_days(days: int) -> None:
