@@ -84,7 +84,9 @@ def check_lines(
     lines: Sequence[bytes], owner: str, keys: Sequence[PublicKey]
 ) -> tuple[list[Entry], list[str]]:
     """The genuine lines of a book, and a sentence about every other line; the owner has one of the keys."""
-    entries, faults, previous = [], [], START
+    entries: list[Entry] = []
+    faults: list[str] = []
+    previous: str | None = START
     for number, line in enumerate(lines, start=1):
         fields = parse_line(line)
         if fields is None or fields.get("owner") != owner:

@@ -78,7 +78,7 @@ def test_the_model_is_the_plain_average_within_the_quantisation_step(away):
     inner = Known(away)
     done = one_round(SecureEngine(inner, equal=False))
     present = [client for client in range(5) if client not in away]
-    counts = [IMAGES[client] for client in present]
+    counts = [float(IMAGES[client]) for client in present]
     expected = weighted_average([trained(client) for client in present], counts)
     bound = len(present) * STEP / 2 * sum(IMAGES) / sum(counts) + 1e-6  # and the rounding of float32
     for name in ("head.weight", "head.bias"):
@@ -97,7 +97,7 @@ def test_the_server_gets_no_single_update():
 
 def test_clipped_updates_count_equally():
     done = one_round(SecureEngine(Known(), equal=True), Privacy(clip=100.0))
-    expected = weighted_average([trained(client) for client in range(5)], [1] * 5)
+    expected = weighted_average([trained(client) for client in range(5)], [1.0] * 5)
     assert (done.progress.model["head.bias"] - expected["head.bias"]).abs().max() <= 5 * STEP / 2 + 1e-6
 
 
@@ -169,7 +169,7 @@ def test_a_run_equals_the_plain_average_within_the_step(tmp_path):
     for secure in (False, True):
         options = {"aggregation": "mean", "secure_aggregation": secure}
         done = run_experiment(config.parse({**TABLE, "federation": options}), tmp_path / str(secure))
-        models.append(load_state(done.path / "model.safetensors"))
+        models.append(load_state(done.model_file))
     plain, secured = models
     assert plain.keys() == secured.keys()
     encoder = [name for name in plain if "encoder" in name and plain[name].is_floating_point()]

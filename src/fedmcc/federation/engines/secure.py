@@ -151,7 +151,7 @@ def _flat(value: Tensor) -> Reals:
 
 def _moved(sent: State, change: Reals) -> State:
     """The sent tensors, to which consecutive parts of the change are added."""
-    parts = torch.from_numpy(change).split([value.numel() for value in sent.values()])
+    parts = torch.split(torch.from_numpy(change), [value.numel() for value in sent.values()])
     return {
         name: (value.double() + part.view(value.shape)).to(value.dtype)
         for (name, value), part in zip(sent.items(), parts, strict=True)
