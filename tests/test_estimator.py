@@ -102,12 +102,18 @@ def test_fitting_does_not_change_the_global_generators(images):
         ({"views": "photos"}, "Did you mean 'photo'"),
         ({"epochs": 0}, r"set method\.rounds"),
         ({"settings": {"training.batchsize": 3}}, "Did you mean 'batch_size'"),
-        ({"settings": {}}, r"training\.batch_size is 128 and there are 48 images"),
     ],
 )
 def test_invalid_parameters_are_refused(images, changes, sentence):
     with pytest.raises(InputError, match=sentence):
         _model(**changes).fit(images)
+
+
+@pytest.mark.parametrize("count", [3, 20])
+def test_a_few_images_are_enough_for_the_default_batch(images, caplog, count):
+    model = _model(n_clusters=2, epochs=1, settings={"encoder.width": 4, "threads": 1, "device": "cpu"})
+    assert model.fit(images[:count]).labels_.shape == (count,)
+    assert f"training.batch_size is 128: batches have all {count} images." in caplog.messages
 
 
 def test_images_of_another_shape_than_fitted_are_refused(fitted, images):

@@ -36,7 +36,6 @@ def _refused(config, images):
     [
         ({}, "set the number of clusters"),
         ({"clusters": 21}, "21 clusters of 20 images"),
-        ({"clusters": 2, "training": {"batch_size": 21}}, "training.batch_size is 21"),
         ({"clusters": 2, "method": {"rounds": 0}}, "method.rounds"),
         ({"clusters": 2, "device": "gpu"}, "There is no device 'gpu'"),
     ],

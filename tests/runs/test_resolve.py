@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,7 +8,14 @@ import torch
 from fedmcc.config import parse
 from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
-from fedmcc.runs.resolve import check, check_images, image_sides, resolve, without_first_weights
+from fedmcc.runs.resolve import (
+    check,
+    check_images,
+    image_sides,
+    resolve,
+    with_possible_batch,
+    without_first_weights,
+)
 
 
 def _images(n=20, labels=None, size=8):
@@ -45,7 +53,7 @@ def test_a_resolved_configuration_resolves_to_itself():
 
 @pytest.mark.parametrize("labels", [None, np.full(20, -1), np.zeros(20, dtype=np.int64)])
 def test_without_labels_the_number_of_clusters_must_be_given(labels):
-    with pytest.raises(InputError, match="set the number of clusters with --set clusters=10"):
+    with pytest.raises(InputError, match="set the number of clusters, such as --clusters 10"):
         resolve(parse({}), _images(labels=labels))
     assert resolve(parse({"clusters": 3}), _images(labels=labels)).general.clusters == 3
 
@@ -56,10 +64,21 @@ def test_more_clusters_than_images_are_refused():
         check_images(config, _images())
 
 
-def test_a_batch_larger_than_the_data_is_refused():
+@pytest.mark.parametrize(
+    ("count", "counted"), [(1, "1 image, and 3 files were"), (2, "2 images, and 3 files")]
+)
+def test_skipped_files_are_counted_if_there_are_too_few_images(count, counted):
+    images = replace(_images(n=count), skipped=("a.heic: HEIC",) * 3)
+    with pytest.raises(InputError, match=rf"^5 clusters of {counted}"):
+        check_images(parse({"clusters": 5}), images)
+
+
+def test_a_batch_larger_than_the_data_shrinks_with_a_message(caplog):
     config = parse({"clusters": 2, "training": {"batch_size": 8}})
-    with pytest.raises(InputError, match=r"^training\.batch_size is 8 and there are 7 images"):
-        check_images(config, _images(n=7))
+    assert with_possible_batch(config, _images(n=8)) == config
+    assert not caplog.messages
+    assert with_possible_batch(config, _images(n=7)).training == replace(config.training, batch_size=7)
+    assert caplog.messages == ["training.batch_size is 8: batches have all 7 images."]
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,6 @@ def replace_text(path: Path, old: str, new: str) -> None:
         ("=3", "section.key=value"),
         ("seed.x=1", "no key x"),
         ("clusters=301", "301 clusters of 300 images"),
-        ("training.batch_size=301", "training.batch_size is 301"),
     ],
 )
 def test_a_wrong_setting_is_named(refused: Refused, recipe: Path, setting: str, hint: str) -> None:
@@ -113,13 +112,19 @@ def test_a_folder_without_images_is_refused(refused: Refused, tmp_path: Path, tr
 
 
 def test_a_folder_without_labels_needs_the_number_of_clusters(refused: Refused, pictures: Path) -> None:
-    assert "--set clusters=" in refused("run", pictures)
+    assert "--clusters 10" in refused("run", pictures)
 
 
-def test_more_clusters_or_a_larger_batch_than_images_is_refused(refused: Refused, pictures: Path) -> None:
-    small = ("--set", "training.batch_size=8", "--set", "data.size=16")
-    assert "25 clusters of 24 images" in refused("run", pictures, *small, "--set", "clusters=25")
-    assert "batch_size is 128" in refused("run", pictures, "--set", "clusters=2", "--set", "data.size=16")
+def test_more_clusters_than_images_are_refused(refused: Refused, pictures: Path) -> None:
+    assert "25 clusters of 24 images" in refused("run", pictures, "--set", "data.size=16", "--clusters", 25)
+
+
+def test_a_file_that_fedmcc_did_not_write_is_not_replaced(
+    refused: Refused, run: Path, pictures: Path
+) -> None:
+    Path("thesis.txt").write_text("three years of work")
+    for argv in (("predict", run, pictures), ("report", run)):
+        assert "use --force to replace it" in refused(*argv, "--out", "thesis.txt")
 
 
 def test_an_out_folder_that_is_in_use_or_impossible_is_refused(

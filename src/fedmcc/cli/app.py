@@ -17,7 +17,6 @@ typer.core.HAS_RICH = False  # typer escapes brackets for rich even without it: 
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # help with boxes takes three times as long
 )
@@ -27,6 +26,18 @@ Settings = Annotated[
 ]
 Recipe = Annotated[Path, typer.Argument(metavar="RECIPE", help="A TOML file, or a folder of images.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the file even if fedmcc did not write it.")]
+
+
+def _set_quiet(quiet: bool) -> bool:
+    """Let `output.say` and progress displays print only if the command is not quiet."""
+    logging.getLogger("fedmcc").setLevel(logging.WARNING if quiet else logging.INFO)
+    return quiet
+
+
+Quiet = Annotated[
+    bool, typer.Option("--quiet", callback=_set_quiet, help="Print results, warnings and errors only.")
+]
 
 
 def command(function: Callable[..., None], group: typer.Typer = app) -> Callable[..., None]:

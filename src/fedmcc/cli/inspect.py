@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedmcc.cli.app import Recipe, RunFolder, Settings, command
+from fedmcc.cli.app import Force, Quiet, Recipe, RunFolder, Settings, command
 from fedmcc.cli.run import load_recipe
 
 
@@ -14,12 +14,18 @@ def predict(
     run: RunFolder,
     images: Annotated[Path, typer.Argument(metavar="IMAGES", help="A folder of images, or one image.")],
     out: Annotated[Path | None, typer.Option(help="The CSV file to write [standard output].")] = None,
+    force: Force = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Assign images to clusters."""
+    """Assign images to clusters.
+
+    Example: fedmcc predict runs/PICTURES-001 MORE --out clusters.csv
+    """
     from fedmcc.runs import directory, predict
-    from fedmcc.storage.atomic_files import write_output
+    from fedmcc.storage.atomic_files import require_own, write_output
     from fedmcc.terminal import output
 
+    require_own(out, predict.MARKS, force)
     predicted = predict.predict(directory.load_run(run), images)
     if predicted.skipped:
         output.warn(predicted.skipped)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedmcc.cli.app import RunFolder, command
+from fedmcc.cli.app import Force, Quiet, RunFolder, command
 
 
 @command
@@ -15,12 +15,17 @@ def report(
     images: Annotated[
         bool, typer.Option("--images/--no-images", help="Include images in the report.")
     ] = True,
+    force: Force = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Write an HTML report of a run, or a comparison of several."""
+    """Write an HTML report of a run, or a comparison of several.
+
+    Example: fedmcc report runs/demo-001 --out demo.html
+    """
     from fedmcc.report.build import write_report
     from fedmcc.terminal import output
 
-    output.say(f"Wrote {write_report(runs, out, images)}.")
+    output.say(f"Wrote {write_report(runs, out, images, force=force)}.")
 
 
 @command

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from fedmcc.cli.app import Recipe, RunFolder, Settings, command, stop
+from fedmcc.cli.app import Quiet, Recipe, RunFolder, Settings, command, stop
 
 SIMULATION = "flower-simulation"
+MAX_NAMED_CLASSES = 5  # in the message that labels were found
 
 if TYPE_CHECKING:
     from fedmcc.config import Config
@@ -30,6 +31,7 @@ class Outputs(NamedTuple):
 def run(
     recipe: Recipe,
     settings: Settings = None,
+    clusters: Annotated[int | None, typer.Option(help="Number of clusters [number of classes].")] = None,
     out: Annotated[Path | None, typer.Option(help="The new run directory [runs/RECIPE-001].")] = None,
     engine: Annotated[str | None, typer.Option(help="Engine: embedded, pool or flower-simulation.")] = None,
     profile: Annotated[
@@ -37,21 +39,23 @@ def run(
     ] = False,
     report: Report = True,
     tensorboard: TensorBoard = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train with a recipe, or on a folder of images.
 
-    A folder needs the number of clusters: `fedmcc run PICTURES --set clusters=10`.
+    Example: fedmcc run PICTURES --clusters 10
     """
     from fedmcc.runs.directory import next_free, require_unused
 
     name = recipe.resolve().stem
+    settings = [*(settings or []), *([f"clusters={clusters}"] if clusters is not None else [])]
     if engine == SIMULATION:
         _refuse_for_simulation(profile=profile, tensorboard=tensorboard)
         path = out or next_free(Path("runs"), name)
         require_unused(path)
         _simulate(load_recipe(recipe, settings), path, report)
         return
-    loaded = load_recipe(recipe, [*(settings or []), *([f"engine.name={engine}"] if engine else [])])
+    loaded = load_recipe(recipe, [*settings, *([f"engine.name={engine}"] if engine else [])])
     if profile:
         _profile(loaded, out, name, Outputs(False, tensorboard))  # the profile is of the run only
     else:
@@ -59,11 +63,16 @@ def run(
 
 
 @command
-def resume(run: RunFolder, report: Report = True, tensorboard: TensorBoard = False) -> None:
-    """Resume an interrupted run; the result is bit-identical."""
+def resume(
+    run: RunFolder, report: Report = True, tensorboard: TensorBoard = False, quiet: Quiet = False
+) -> None:
+    """Resume an interrupted run; the result is bit-identical.
+
+    Example: fedmcc resume runs/PICTURES-001
+    """
     from fedmcc import config
     from fedmcc.errors import InputError
-    from fedmcc.runs import build, directory
+    from fedmcc.runs import directory
     from fedmcc.terminal import output
 
     opened = directory.load_run(run)
@@ -77,13 +86,14 @@ def resume(run: RunFolder, report: Report = True, tensorboard: TensorBoard = Fal
         _refuse_for_simulation(tensorboard=tensorboard)
         _simulate(loaded, run, report)
     else:
-        _train(build.prepare(loaded), opened, Outputs(report, tensorboard))
+        _train(prepare(loaded), opened, Outputs(report, tensorboard))
 
 
 @command
 def demo(
     out: Annotated[Path | None, typer.Option(help="The new run directory [runs/demo-001].")] = None,
     report: Report = True,
+    quiet: Quiet = False,
 ) -> None:
     """Cluster handwritten digits of five clients, in a few minutes."""
     from importlib.resources import as_file, files
@@ -105,15 +115,31 @@ def load_recipe(recipe: Path, settings: Sequence[str] | None) -> "Config":
     return config.parse(config.apply_settings(table, settings or []))
 
 
+def prepare(loaded: "Config") -> "Experiment":
+    """Load the images of a configuration, print what was found in their folder, and build the run."""
+    from fedmcc.runs import build
+    from fedmcc.terminal import output
+
+    images = loaded.data.load()
+    if skipped := images.skipped_message():
+        output.warn(skipped)
+    if images.classes and getattr(loaded.data, "labels", None) == "auto":
+        names = ", ".join(images.classes[:MAX_NAMED_CLASSES])
+        more = ", …" * (len(images.classes) > MAX_NAMED_CLASSES)
+        output.say(
+            f"The {len(images.classes)} subfolders ({names}{more}) are labels: they are used for scores and "
+            "for the default number of clusters. To ignore them: --set data.labels=false"
+        )
+    return build.assemble(loaded, images)
+
+
 def _start(loaded: "Config", out: Path | None, name: str, outputs: Outputs) -> "Run":
     from fedmcc.data.partition import holdings
-    from fedmcc.runs import build, directory, experiment
+    from fedmcc.runs import directory, experiment
     from fedmcc.terminal import output
 
     _check(outputs)
-    prepared = build.prepare(loaded)
-    if skipped := prepared.images.skipped_message():
-        output.warn(skipped)
+    prepared = prepare(loaded)
     run = experiment.start_run(prepared, out or directory.next_free(Path("runs"), name))
     held = holdings(prepared.images, prepared.shards)
     output.show_holdings_briefly(held.clients, held.classes, held.counts.tolist())

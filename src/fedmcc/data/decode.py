@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import UInt8
 
+from fedmcc.data.formats import MissingReaderError, open_image, remedy
+from fedmcc.data.pixel_range import eight_bits
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -21,7 +24,7 @@ def decode(path: Path, shape: HeightWidth, channels: int) -> DecodedImage:
     """Decode an image, rotate it upright, scale it to cover the given shape and crop the centre."""
     from PIL import Image, ImageOps
 
-    with Image.open(path) as image:
+    with open_image(path, MAX_IMAGE_PIXELS) as image:
         _refuse_huge(image)
         # For JPEG only: large photographs are decoded at a reduced size.
         image.draft(None, (2 * max(shape), 2 * max(shape)))
@@ -34,21 +37,21 @@ def decode(path: Path, shape: HeightWidth, channels: int) -> DecodedImage:
 
 def is_grey(path: Path) -> bool | None:
     """Whether the image has a greyscale mode; None if the file is not an image."""
-    from PIL import Image
-
     try:
-        with Image.open(path) as image:
+        with open_image(path, MAX_IMAGE_PIXELS) as image:
             return image.mode in GREY_MODES + HIGH_DEPTH_MODES
     except Exception:  # a decoder may raise any exception on a damaged file
         return None
 
 
-def reason(error: Exception) -> str:
-    """Short reason why a file could not be decoded."""
+def reason(error: Exception, path: Path) -> str:
+    """Short reason why a file could not be decoded, with the remedy if the format needs one."""
     from PIL import Image, UnidentifiedImageError
 
+    if isinstance(error, MissingReaderError):
+        return str(error)
     if isinstance(error, UnidentifiedImageError):
-        return "not an image"
+        return remedy(path) or "not an image"
     if isinstance(error, Image.DecompressionBombError):
         return "too many pixels"
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
@@ -66,16 +69,9 @@ def _flatten(image: "Image") -> "Image":
     from PIL import Image
 
     if image.mode in HIGH_DEPTH_MODES:
-        return Image.fromarray(_stretch(np.asarray(image)))
+        return Image.fromarray(eight_bits(np.asarray(image)))
     if not image.has_transparency_data:
         return image
     layered = image.convert("RGBA")
     white = Image.new("RGBA", layered.size, "white")
     return Image.alpha_composite(white, layered).convert("RGB")
-
-
-def _stretch(pixels: np.ndarray) -> UInt8[np.ndarray, "h w"]:
-    """Scale the value range of an image to 0..255; otherwise 12 bits stored in 16 would look black."""
-    values = np.nan_to_num(pixels.astype(np.float64), posinf=0.0, neginf=0.0)
-    low, high = values.min(), values.max()
-    return np.asarray(np.rint((values - low) * (255.0 / max(high - low, 1e-12))), dtype=np.uint8)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from fedmcc.data.formats import named_as_image
 from fedmcc.data.image_files import ImageFiles, Listing
 from fedmcc.errors import InputError
 
@@ -71,13 +72,7 @@ def _numbered(names: Names, folders: Names, depth: int) -> tuple[int, ...]:
 
 
 def _loose(names: Names, depth: int) -> list[str]:
-    return [name for name in names if _folder(name, depth) is None and _named_as_image(name)]
-
-
-def _named_as_image(name: str) -> bool:
-    from PIL import Image
-
-    return Path(name).suffix.lower() in Image.registered_extensions()
+    return [name for name in names if _folder(name, depth) is None and named_as_image(name)]
 
 
 def _existing(root: Path | None) -> Path:

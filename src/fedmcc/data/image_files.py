@@ -15,6 +15,7 @@ import numpy as np
 from fedmcc.data.base import Images, ImageSet, Source
 from fedmcc.data.cache import cache_folder, create_folder_once, fingerprint, write_images
 from fedmcc.data.decode import DecodedImage, HeightWidth, decode, is_grey, reason
+from fedmcc.data.formats import readers_of
 from fedmcc.data.progress_bar import progress_counter
 from fedmcc.errors import InputError
 
@@ -68,7 +69,8 @@ class ImageFiles(Source):
 
 def decode_files(listing: Listing, shape: HeightWidth, channels: Literal["auto", 1, 3]) -> ImageSet:
     """Decode the listed files, or open them from the cache folder if they were decoded before."""
-    key = fingerprint(listing.root, listing.names, shape, channels, CACHE_VERSION)
+    readers = readers_of(listing.names)  # () for files that Pillow reads
+    key = fingerprint(listing.root, listing.names, shape, channels, CACHE_VERSION, *readers)
     folder = cache_folder() / "decoded" / key
     try:
         return _open(listing, folder)
@@ -126,7 +128,7 @@ def _blocks(
         try:
             return decode(listing.root / name, *target)
         except Exception as error:  # a decoder may raise any exception on a damaged file
-            return reason(error)
+            return reason(error, listing.root / name)
 
     with progress_counter("decoding images", len(listing.names)) as advance:
         for start in range(0, len(listing.names), BLOCK_IMAGES):

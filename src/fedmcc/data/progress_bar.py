@@ -1,5 +1,6 @@
 """Progress bars for slow steps before training, such as downloads; shown only on a terminal."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -22,9 +23,10 @@ def progress_bar(bytes_counted: bool = False) -> Iterator["Progress"]:
     )
 
     console = Console(stderr=True)
+    hidden = not console.is_terminal or logging.getLogger("fedmcc").level > logging.INFO  # with --quiet
     count = DownloadColumn() if bytes_counted else MofNCompleteColumn()
     columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
         yield progress
 
 

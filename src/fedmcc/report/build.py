@@ -13,13 +13,15 @@ from fedmcc.report.map_draw import draw_map
 from fedmcc.report.page import ImageContent, render
 from fedmcc.report.run_facts import Assignments, Facts, read_run
 from fedmcc.report.thumbnails import sprite_sheet, thumbnail
-from fedmcc.storage.atomic_files import write_output
+from fedmcc.storage.atomic_files import require_own, write_output
 
 if TYPE_CHECKING:
     from fedmcc.report.map_compute import RunImages
     from fedmcc.runs.build import Experiment
 
 FILE = "report.html"
+# In the head of every report; the second one also in those of fedmcc 0.2.
+MARKS = (b'name="generator" content="fedmcc"', b"default-src 'none'; img-src data: blob:;")
 
 
 def write_report(
@@ -27,19 +29,22 @@ def write_report(
     out: Path | None = None,
     images: bool = True,
     experiment: "Experiment | None" = None,
+    force: bool = False,
 ) -> Path:
     """Write the report of one run, or the comparison of several, and return its path.
 
-    `experiment` is that of the finished run, if its images and network are in memory.
+    `experiment` is that of the finished run, if its images and network are in memory. A file that is not
+    a report is replaced only with `force`.
     """
     paths = list({path.resolve(): path for path in paths}.values())  # a run given twice counts once
     runs = [read_run(path) for path in paths]
-    if len(runs) == 1:
-        page, default = render(runs[0], _image_content(runs[0], images, experiment)), paths[0] / FILE
-    else:
-        page, default = compare(runs), Path(FILE)
-    write_output(out or default, page)
-    return out or default
+    out = out or (paths[0] / FILE if len(runs) == 1 else Path(FILE))
+    require_own(out, MARKS, force)
+    single = len(runs) == 1
+    write_output(
+        out, render(runs[0], _image_content(runs[0], images, experiment)) if single else compare(runs)
+    )
+    return out
 
 
 def load_or_compute_map(facts: Facts) -> tuple[Assignments, ImageMap]:

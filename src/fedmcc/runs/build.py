@@ -25,7 +25,14 @@ from fedmcc.networks.momentum import Network
 from fedmcc.numerics.randomness import derive, generator
 from fedmcc.runs.checkpoints import load_network, load_shapes
 from fedmcc.runs.directory import Run
-from fedmcc.runs.resolve import check, check_images, resolve, stages, without_first_weights
+from fedmcc.runs.resolve import (
+    check,
+    check_images,
+    resolve,
+    stages,
+    with_possible_batch,
+    without_first_weights,
+)
 from fedmcc.training.batches import BatchSource, LazyBatch
 from fedmcc.training.chunk_size import largest_chunk
 from fedmcc.training.chunked import CHUNKED_BATCHNORM, normalises_by_chunk
@@ -107,6 +114,7 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
     config = resolve(config, images)
     check(config)
     check_images(config, images)
+    config = with_possible_batch(config, images)
     make, config = network_factory(config, images)
     net = make()
     config.privacy.require_private_network(net, stages(config))

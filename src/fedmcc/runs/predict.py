@@ -16,6 +16,8 @@ from fedmcc.runs.directory import Run
 from fedmcc.runs.resolve import image_sides, without_first_weights
 from fedmcc.training.torch_setup import set_up_torch
 
+MARKS = (b"image,cluster,",)  # in the first line of what `fedmcc predict --out` writes
+
 
 class Predicted(NamedTuple):
     """The clusters as CSV, and a message about skipped files."""

@@ -1,5 +1,6 @@
 """Completes a configuration from the images and the machine, and checks it; `build` makes objects of it."""
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,8 @@ from fedmcc.data.image_files import ImageFiles
 from fedmcc.errors import InputError
 from fedmcc.methods.base import Stage
 from fedmcc.training.torch_setup import find_device, resolve_precision
+
+log = logging.getLogger(__name__)
 
 
 def stages(config: Config) -> tuple[Stage, ...]:
@@ -50,7 +53,7 @@ def count_classes(images: ImageSet) -> int:
     count = 0 if labels is None else len({int(label) for label in labels} - {-1})
     if count < 2:
         raise InputError(
-            "The images have no labels to count: set the number of clusters with --set clusters=10."
+            "The images have no labels to count: set the number of clusters, such as --clusters 10."
         )
     return count
 
@@ -79,14 +82,22 @@ def check(config: Config) -> None:
 
 
 def check_images(config: Config, images: ImageSet) -> None:
-    """Refuse more clusters, or larger batches, than there are images."""
-    clusters, batch_size = config.general.clusters or 0, config.training.batch_size
-    if clusters > len(images):
-        raise InputError(f"{clusters} clusters of {len(images)} images: lower clusters or give more images.")
-    if batch_size > len(images):
-        raise InputError(
-            f"training.batch_size is {batch_size} and there are {len(images)} images: set it to at most that."
-        )
+    """Refuse more clusters than there are images."""
+    clusters, count = config.general.clusters or 0, len(images)
+    if clusters > count:
+        skipped = len(images.skipped)
+        reason = f", and {skipped} {'file was' if skipped == 1 else 'files were'} skipped" if skipped else ""
+        counted = "1 image" if count == 1 else f"{count} images"
+        raise InputError(f"{clusters} clusters of {counted}{reason}: lower clusters or give more images.")
+
+
+def with_possible_batch(config: Config, images: ImageSet) -> Config:
+    """The configuration with a batch that is not larger than the data."""
+    training, count = config.training, max(len(images), 2)
+    if training.batch_size <= count:
+        return config
+    log.warning("training.batch_size is %d: batches have all %d images.", training.batch_size, count)
+    return replace(config, training=replace(training, batch_size=count))
 
 
 def without_first_weights(config: Config) -> Config:

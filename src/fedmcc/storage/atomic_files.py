@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -13,6 +13,7 @@ try:
 except ImportError:  # Windows has no fcntl: concurrent processes are not detected there
     fcntl = None  # type: ignore[assignment]
 
+MARK_BYTES = 4096  # at the start of a file, in which `require_own` looks for a mark
 Content = bytes | str | Iterable[bytes | memoryview]  # all at once, or in chunks
 
 
@@ -72,6 +73,16 @@ def write_output(path: Path, content: bytes | str) -> None:
         write_atomically(path, content)
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror}. Choose another name.") from None
+
+
+def require_own(path: Path | None, marks: Sequence[bytes], force: bool) -> None:
+    """Raise InputError if the file exists and has none of the marks of files that fedmcc writes there."""
+    if path is None or force or not path.is_file():
+        return
+    with path.open("rb") as file:
+        start = file.read(MARK_BYTES)
+    if start and not any(mark in start for mark in marks):
+        raise InputError(f"{path} exists and was not written by this command: use --force to replace it.")
 
 
 @contextmanager

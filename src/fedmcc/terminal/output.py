@@ -1,5 +1,6 @@
 """Messages and tables in the terminal."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -74,6 +75,8 @@ def show_holdings(clients: Sequence[str], classes: Sequence[str], counts: Counts
 def show_holdings_briefly(clients: Sequence[str], classes: Sequence[str], counts: Counts) -> None:
     """Print how many images the clients of a run have: nothing for one client, one line for many."""
     sizes = [sum(row) for row in counts]
+    if is_quiet():
+        return
     if 1 < len(clients) <= MAX_TABLE_ROWS and len(classes) <= MAX_TABLE_ROWS:
         err.print(_holdings(clients, classes, counts, err.width))
     elif len(clients) > 1:
@@ -91,8 +94,14 @@ def fail(sentence: str) -> None:
 
 
 def say(sentence: str) -> None:
-    """Print a message."""
-    err.print(escape(sentence), highlight=False, soft_wrap=True)
+    """Print a message, unless the command is quiet."""
+    if not is_quiet():
+        err.print(escape(sentence), highlight=False, soft_wrap=True)
+
+
+def is_quiet() -> bool:
+    """Whether only results, warnings and errors are printed."""
+    return logging.getLogger("fedmcc").level > logging.INFO
 
 
 def _holdings(clients: Sequence[str], classes: Sequence[str], counts: Counts, width: int) -> Table:

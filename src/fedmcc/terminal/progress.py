@@ -15,7 +15,7 @@ from rich.table import Column, Table
 
 from fedmcc.runs.directory import Row
 from fedmcc.runs.experiment import Finished, Plan, Scored
-from fedmcc.terminal.output import err, say
+from fedmcc.terminal.output import err, is_quiet, say
 from fedmcc.training.loop import Step
 
 BAR_TEXT_COLUMNS = 56  # reserved for stage, round, speed and time left beside the bar
@@ -52,7 +52,7 @@ def watch(events: Iterable[Step | Scored | Finished], plan: Plan) -> dict[str, A
 
 @contextmanager
 def _display(plan: Plan) -> Iterator[Display]:
-    if not err.is_terminal:
+    if not err.is_terminal or is_quiet():  # a log line is printed by `say`, which is silent then
         yield LogLines(plan)
         return
     columns = (

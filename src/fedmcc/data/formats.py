@@ -1,0 +1,114 @@
+"""Opens image files: formats of Pillow, and HEIC, DICOM and scientific TIFF with an extra each."""
+
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class Reader(NamedTuple):
+    """A format that an optional package reads: its name, the extra of fedmcc, the package, its suffixes."""
+
+    name: str
+    extra: str
+    package: str
+    suffixes: tuple[str, ...]
+
+
+READERS = (
+    Reader("HEIC", "heic", "pillow_heif", (".heic", ".heif", ".hif")),
+    Reader("DICOM", "dicom", "pydicom", (".dcm", ".dicom")),
+    Reader("TIFF", "tiff", "tifffile", (".tif", ".tiff")),
+)
+DICOM_MARK = (128, b"DICM")  # offset and bytes
+UNREADABLE = {  # suffixes of formats that no extra reads, with the remedy
+    "camera raw, convert it to JPEG or TIFF": (
+        ".cr2",
+        ".cr3",
+        ".nef",
+        ".arw",
+        ".dng",
+        ".raf",
+        ".orf",
+        ".rw2",
+    ),
+    "a video, extract its frames": (".mp4", ".mov", ".avi", ".mkv", ".webm"),
+    "a drawing, convert it to PNG": (".svg", ".pdf", ".eps", ".ai"),
+}
+
+
+class MissingReaderError(Exception):
+    """The extra that reads the format of a file is not installed."""
+
+
+def open_image(path: Path, max_pixels: int) -> "Image":
+    """Open an image file; pixels of formats that Pillow reads itself are not decoded yet."""
+    from PIL import Image, UnidentifiedImageError
+
+    if is_dicom(path):
+        _require(READERS[1])
+        from fedmcc.data.dicom import read_dicom
+
+        return read_dicom(path, max_pixels)
+    if path.suffix.lower() in READERS[0].suffixes and _installed(READERS[0]):
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
+    try:
+        return Image.open(path)
+    except UnidentifiedImageError:
+        if path.suffix.lower() not in READERS[2].suffixes or not _installed(READERS[2]):
+            raise
+        from fedmcc.data.scientific_tiff import read_tiff
+
+        return read_tiff(path, max_pixels)
+
+
+def is_dicom(path: Path) -> bool:
+    """Whether a file is named as DICOM or has no suffix, and has the mark of DICOM."""
+    if path.suffix.lower() not in (*READERS[1].suffixes, ""):
+        return False
+    offset, mark = DICOM_MARK
+    with path.open("rb") as file:
+        return file.read(offset + len(mark))[offset:] == mark
+
+
+def remedy(path: Path) -> str | None:
+    """What would make a file readable that Pillow does not read, judged by its suffix; None: unknown."""
+    suffix = path.suffix.lower()
+    for reader in READERS:
+        if suffix in reader.suffixes and not _installed(reader):
+            return _hint(reader)
+    return next((text for text, suffixes in UNREADABLE.items() if suffix in suffixes), None)
+
+
+def readers_of(names: Iterable[str]) -> tuple[str, ...]:
+    """The installed packages that some of these files need; decoded files depend on them."""
+    suffixes = {Path(name).suffix.lower() for name in names}
+    return tuple(
+        reader.package for reader in READERS if suffixes.intersection(reader.suffixes) and _installed(reader)
+    )
+
+
+def named_as_image(name: str) -> bool:
+    """Whether the suffix of a file is that of an image format."""
+    from PIL import Image
+
+    suffix = Path(name).suffix.lower()
+    return suffix in Image.registered_extensions() or any(suffix in reader.suffixes for reader in READERS)
+
+
+def _require(reader: Reader) -> None:
+    if not _installed(reader):
+        raise MissingReaderError(_hint(reader))
+
+
+def _hint(reader: Reader) -> str:
+    return f"{reader.name}, install fedmcc[{reader.extra}] to read it"
+
+
+def _installed(reader: Reader) -> bool:
+    return find_spec(reader.package) is not None
