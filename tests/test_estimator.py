@@ -1,8 +1,15 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import NotFittedError, SkipTestWarning
+from sklearn.metrics import silhouette_score
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, normalize
+from sklearn.utils import estimator_checks
+from sklearn.utils.estimator_checks import check_estimator
 
 from fedmcc import DeepClustering
 from fedmcc.data.synthetic import Synthetic
@@ -133,3 +140,126 @@ def test_owners_are_clients_of_a_federation_and_a_single_owner_trains_alone(fitt
 def test_groups_must_name_one_owner_per_image(images):
     with pytest.raises(InputError, match="groups has the shape"):
         _model().fit(images, groups=["here"])
+
+
+def test_fitted_attributes_describe_the_clustering(fitted, images):
+    assert (fitted.n_clusters_, fitted.n_iter_) == (3, 2)
+    features = fitted.transform(images)
+    for cluster in set(fitted.labels_.tolist()):
+        mean = features[fitted.labels_ == cluster].mean(axis=0)
+        np.testing.assert_allclose(fitted.cluster_centers_[cluster], mean, rtol=1e-4, atol=1e-5)
+    soft = fitted.predict_proba(images)
+    np.testing.assert_allclose(soft.sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(soft.argmax(axis=1), fitted.labels_)
+    names = fitted.get_feature_names_out()
+    assert names[:2].tolist() == ["deepclustering0", "deepclustering1"]
+    assert len(names) == features.shape[1]
+
+
+def test_the_score_is_the_rand_index_with_labels_and_the_silhouette_without(fitted, images):
+    assert fitted.score(images, fitted.labels_) == 1
+    if len(set(fitted.labels_.tolist())) > 1:
+        unit = normalize(fitted.transform(images))
+        assert fitted.score(images) == pytest.approx(silhouette_score(unit, fitted.labels_), abs=1e-4)
+
+
+def test_floats_up_to_255_and_pillow_images_and_files_are_the_same_images(fitted, images, tmp_path):
+    pictures = [Image.fromarray(image.transpose(1, 2, 0)) for image in images]
+    for number, picture in enumerate(pictures):
+        picture.save(tmp_path / f"{number:02}.png")
+    paths = sorted(tmp_path.iterdir())
+    for same in (images.astype(np.float32), pictures, paths, list(map(str, paths)), str(tmp_path)):
+        np.testing.assert_array_equal(fitted.predict(same), fitted.labels_)
+    again = _model(image_size=8).fit(pictures)
+    np.testing.assert_array_equal(again.labels_, fitted.labels_)
+
+
+def test_the_range_of_floats_is_that_of_the_fit(images):
+    model = _model(epochs=1).fit(images.astype(np.float64))
+    dark = np.zeros_like(images[:2], dtype=np.float64)
+    np.testing.assert_array_equal(model.transform(dark + 0.4), model.transform(dark))
+    with pytest.raises(InputError, match="outside"):
+        model.predict(images * 2.0)
+
+
+def test_a_damaged_file_in_a_list_of_paths_is_named(fitted, tmp_path):
+    (tmp_path / "a.png").write_text("not an image")
+    with pytest.raises(InputError, match=r"a\.png cannot be read: not an image\. Leave it out of X"):
+        fitted.predict([tmp_path / "a.png"])
+
+
+def test_random_states_of_every_kind_are_accepted(images):
+    seeds = [_model(random_state=state)._seed() for state in (7, np.int64(7))]
+    assert seeds == [7, 7]
+    state = np.random.RandomState(0)
+    drawn = [_model(random_state=state)._seed() for _ in range(2)]
+    assert drawn[0] != drawn[1]
+    assert _model(random_state=None)._seed() != _model(random_state=None)._seed()
+
+
+def test_a_saved_estimator_is_the_same_bit_for_bit(fitted, images, tmp_path):
+    fitted.save(tmp_path / "model.safetensors")
+    loaded = DeepClustering.load(tmp_path / "model.safetensors")
+    assert loaded.get_params() == fitted.get_params()
+    np.testing.assert_array_equal(loaded.transform(images), fitted.transform(images))
+    np.testing.assert_array_equal(loaded.predict_proba(images), fitted.predict_proba(images))
+    for name in ("labels_", "history_", "n_clusters_", "n_iter_", "cluster_centers_"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(fitted, name))
+    loaded.save(tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "model.safetensors").read_bytes()
+
+
+def test_a_file_that_was_changed_is_refused(fitted, tmp_path):
+    path = tmp_path / "model.safetensors"
+    fitted.save(path)
+    whole = path.read_bytes()
+    changed = {
+        "weights": whole[:-1] + bytes([whole[-1] ^ 1]),
+        "configuration": whole.replace(b"seed = 0", b"seed = 1"),
+        "facts": whole.replace(b"digits", b"photos"),
+    }
+    for content in changed.values():
+        assert content != whole
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="was changed after it was written"):
+            DeepClustering.load(path)
+    path.write_bytes(whole[:100])
+    with pytest.raises(InputError, match="damaged or not a safetensors file"):
+        DeepClustering.load(path)
+
+
+# All checks of scikit-learn that do not call `fit`, except check_do_not_raise_errors_in_init_or_set_params:
+# it gives values of wrong types to `__init__`, whose types are checked under pytest only.
+API_CHECKS = [
+    estimator_checks.check_estimator_cloneable,
+    estimator_checks.check_estimator_repr,
+    estimator_checks.check_estimator_tags_renamed,
+    estimator_checks.check_get_params_invariance,
+    estimator_checks.check_mixin_order,
+    estimator_checks.check_no_attributes_set_in_init,
+    estimator_checks.check_parameters_default_constructible,
+    estimator_checks.check_set_params,
+    estimator_checks.check_valid_tag_types,
+]
+
+
+@pytest.mark.parametrize("check", API_CHECKS, ids=lambda check: check.__name__)
+def test_it_passes_the_checks_of_scikit_learn_that_do_not_fit(check):
+    check("DeepClustering", DeepClustering())
+
+
+def test_scikit_learn_skips_its_checks_with_tables():
+    """Its other checks fit tables of two dimensions, but X holds images: the tests above replace them."""
+    with pytest.warns(SkipTestWarning, match="Can't test estimator DeepClustering which requires input"):
+        results = check_estimator(DeepClustering(), on_fail=None)
+    assert [(one["check_name"], one["status"]) for one in results] == [
+        ("check_estimator_cloneable", "passed")
+    ]
+
+
+def test_it_works_in_pipelines_and_searches(images):
+    pipeline = make_pipeline(FunctionTransformer(np.flip), _model(epochs=1))
+    assert pipeline.fit_predict(images).shape == (48,)
+    search = GridSearchCV(_model(epochs=1), {"n_clusters": [2, 3]}, cv=2).fit(images)
+    assert search.best_params_["n_clusters"] in (2, 3)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()

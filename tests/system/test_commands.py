@@ -64,7 +64,8 @@ def test_views_smaller_than_the_decoded_images_do_not_change_predictions(
 ) -> None:
     succeeded(fedmcc("run", pictures, *SMALL, "--set", "views.size=8", "--out", "run"))
     printed = succeeded(fedmcc("predict", "run", pictures)).stdout
-    assert printed == Path("run/assignments.csv").read_text()
+    first = ("image", "cluster", "confidence", "label")
+    assert columns(printed, *first) == columns(Path("run/assignments.csv").read_text(), *first)
 
 
 def test_one_image_is_predicted_as_among_the_others(fedmcc: Command, pictures: Path) -> None:
@@ -96,9 +97,32 @@ def test_three_images_are_enough_and_labels_and_the_batch_are_announced(
     assert "The 2 subfolders (2019, 2020) are labels" in shown
     assert "--set data.labels=false" in shown
     assert len(Path("run/assignments.csv").read_text().splitlines()) == 4
+    assert "training.batch_size is 128: batches have all 3 images." in caplog.messages
     quiet = succeeded(fedmcc("run", "few", *SMALL, "--quiet", "--set", "data.labels=false"))
-    assert quiet.stderr == ""
+    assert all(line.startswith("Warning: ") for line in quiet.stderr.splitlines())
     assert "cluster sizes" in quiet.stdout
+
+
+def test_a_folder_is_clustered_in_the_time_given_named_and_merged(fedmcc: Command, pictures: Path) -> None:
+    before = {path.name: path.read_bytes() for path in pictures.iterdir()}
+    (pictures / "copy.png").write_bytes(before["00.png"])
+    result = succeeded(fedmcc("cluster", pictures, "--clusters", 3, "--time", "1s", "--link", "--out", "run"))
+    assert "25 images in colour, 24 × 20 to 24 × 20 pixels" in result.stderr
+    assert "Views: photo, since the images are in colour" in result.stderr
+    assert columns(Path("run/duplicates.csv").read_text(), "image", "duplicate_of") == [
+        ("copy.png", "00.png")
+    ]
+    rows = columns(Path("run/assignments.csv").read_text(), "image", "cluster", "kind")
+    assert len(rows) == 25
+    assert {kind for *_, kind in rows} == {"typical"}
+    assert Path("run/report.html").exists()
+    assert all(Path("run/sorted", number, name).is_symlink() for name, number, _ in rows)
+    assert {path.name: path.read_bytes() for path in pictures.iterdir() if path.name != "copy.png"} == before
+    succeeded(fedmcc("name", "run", 0, "dark"))
+    succeeded(fedmcc("merge", "run", 0, 1))
+    merged = columns(Path("run/assignments.csv").read_text(), "cluster", "name")
+    assert set(merged) <= {("0", "dark"), ("2", "")}
+    assert "Cluster 0: dark" in Path("run/report.html").read_text()
 
 
 def test_forced_output_and_own_output_are_replaced(fedmcc: Command, run: Path, pictures: Path) -> None:
@@ -281,7 +305,7 @@ def paths(group: Group) -> Iterator[tuple[str, ...]]:
 def test_the_help_of_each_command_has_whole_sentences(fedmcc: Command, path: tuple[str, ...]) -> None:
     shown = succeeded(fedmcc(*path, "--help")).stdout
     assert "\\" not in shown
-    assert "..." not in re.sub(r"\[ARGS\]\.\.\.|RUN\.\.\.", "", shown)
+    assert "..." not in re.sub(r"(\[ARGS\]|RUN|OTHER)\.\.\.", "", shown)
     assert len(shown.splitlines()) <= 24
     assert max(map(len, shown.splitlines())) <= 80
 
@@ -296,6 +320,16 @@ def test_neither_help_nor_import_loads_slow_libraries(started: Start, argv: tupl
     assert process.returncode == 0
     assert "fedmcc" in loaded
     assert not loaded & {"torch", "numpy", "sklearn", "pydantic", "PIL", "flwr", "rich"}
+
+
+def test_a_wrong_setting_is_refused_before_torch_is_loaded(started: Start, recipe: Path) -> None:
+    argv = ("-X", "importtime", "-m", "fedmcc", "run", recipe, "--set", "training.batchsize=8")
+    process = started(*argv, program=(sys.executable,))
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+    assert "Did you mean 'batch_size'?" in err
+    loaded = {line.split("|")[-1].strip() for line in err.splitlines()}
+    assert not loaded & {"torch", "numpy"}
 
 
 def test_the_version_is_the_packages(fedmcc: Command) -> None:

@@ -119,6 +119,25 @@ def test_more_clusters_than_images_are_refused(refused: Refused, pictures: Path)
     assert "25 clusters of 24 images" in refused("run", pictures, "--set", "data.size=16", "--clusters", 25)
 
 
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (("cluster", "pictures"), "give it with --clusters"),
+        (("cluster", "pictures", "--clusters", 3, "--time", "soon"), "--time is 'soon'"),
+        (("cluster", "pictures", "--clusters", 3, "--copy", "--link"), "choose one"),
+        (("cluster", "pictures", "--clusters", 3, "--out", "pictures/run"), "is inside pictures"),
+        (("cluster", "pictures", "--clusters", 99), "99 clusters of 24 images"),
+        (("name", "run", 77, "x"), "no cluster 77"),
+        (("merge", "run", 0, 0), "given twice"),
+        (("merge", "run", *range(10)), "merge fewer"),
+    ],
+)
+def test_wrong_options_for_a_folder_and_its_clusters_are_named(
+    refused: Refused, pictures: Path, run: Path, argv: tuple[object, ...], hint: str
+) -> None:
+    assert hint in refused(*argv)
+
+
 def test_a_file_that_fedmcc_did_not_write_is_not_replaced(
     refused: Refused, run: Path, pictures: Path
 ) -> None:

@@ -1,7 +1,9 @@
 """The commands, in the order in which `fedmcc --help` lists them."""
 
+from fedmcc.cli import cluster as cluster  # isort: skip
 from fedmcc.cli import run as run  # isort: skip
 from fedmcc.cli import report as report  # isort: skip
+from fedmcc.cli import edit as edit  # isort: skip
 from fedmcc.cli import evaluate as evaluate  # isort: skip
 from fedmcc.cli import inspect as inspect  # isort: skip
 from fedmcc.cli import reproduce as reproduce  # isort: skip

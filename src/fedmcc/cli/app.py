@@ -30,8 +30,9 @@ Force = Annotated[bool, typer.Option("--force", help="Replace the file even if f
 
 
 def _set_quiet(quiet: bool) -> bool:
-    """Let `output.say` and progress displays print only if the command is not quiet."""
-    logging.getLogger("fedmcc").setLevel(logging.WARNING if quiet else logging.INFO)
+    """Keep `output.say` and progress displays from printing."""
+    if quiet:
+        logging.getLogger("fedmcc").setLevel(logging.WARNING)
     return quiet
 
 
@@ -91,6 +92,9 @@ def options(
     ] = False,
 ) -> None:
     """Cluster images that cannot leave their owners."""
+    logger = logging.getLogger("fedmcc")
+    if logger.level > logging.INFO:  # a quiet command ran before in this process
+        logger.setLevel(logging.INFO)
 
 
 def stop(message: str, code: int) -> NoReturn:

@@ -13,7 +13,10 @@ from fedmcc.cli.run import load_recipe
 def predict(
     run: RunFolder,
     images: Annotated[Path, typer.Argument(metavar="IMAGES", help="A folder of images, or one image.")],
-    out: Annotated[Path | None, typer.Option(help="The CSV file to write [standard output].")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write [standard output].")] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="JSON lines instead of CSV [by the name of the file].")
+    ] = False,
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
@@ -26,13 +29,17 @@ def predict(
     from fedmcc.terminal import output
 
     require_own(out, predict.MARKS, force)
-    predicted = predict.predict(directory.load_run(run), images)
-    if predicted.skipped:
-        output.warn(predicted.skipped)
+    skipped: dict[str, str] = {}
+    as_json = json or (out is not None and out.suffix in (".jsonl", ".ndjson"))
+    opened = directory.load_run(run)
+    lines = predict.Predictor.load(opened).lines(images, "jsonl" if as_json else "csv", skipped)
     if out is None:
-        typer.echo(predicted.csv, nl=False)
+        for block in lines:
+            typer.echo(block, nl=False)
     else:
-        write_output(out, predicted.csv)
+        write_output(out, (block.encode() for block in lines))
+    if warning := predict.skipped_message(skipped):
+        output.warn(warning)
 
 
 @command

@@ -107,12 +107,30 @@ def demo(
 
 def load_recipe(recipe: Path, settings: Sequence[str] | None) -> "Config":
     """Load a TOML file, or the default configuration for a folder of images."""
-    from fedmcc import config
+    _check_settings(recipe, settings or [])
+    from fedmcc import config  # loads torch, which takes seconds
 
     if not recipe.is_dir():
         return config.load(recipe, settings or [])
     table: config.Table = {"data": {"name": "folder", "root": str(recipe)}}
     return config.parse(config.apply_settings(table, settings or []))
+
+
+def _check_settings(recipe: Path, settings: Sequence[str]) -> None:
+    """Refuse unknown names in settings before torch is loaded."""
+    import tomllib
+
+    from fedmcc.cli.option_names import check_names
+
+    if not settings:
+        return
+    table = {"data": {"name": "folder"}}
+    if not recipe.is_dir():
+        try:
+            table = tomllib.loads(recipe.read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+            return  # `config.load` names the problem
+    check_names(table, settings)
 
 
 def prepare(loaded: "Config") -> "Experiment":

@@ -22,15 +22,20 @@ HIGH_DEPTH_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")  # more than 8 
 
 def decode(path: Path, shape: HeightWidth, channels: int) -> DecodedImage:
     """Decode an image, rotate it upright, scale it to cover the given shape and crop the centre."""
+    with open_image(path, MAX_IMAGE_PIXELS) as image:
+        return decode_image(image, shape, channels)
+
+
+def decode_image(image: "Image", shape: HeightWidth, channels: int) -> DecodedImage:
+    """Rotate an open image upright, scale it to cover the given shape and crop the centre."""
     from PIL import Image, ImageOps
 
-    with open_image(path, MAX_IMAGE_PIXELS) as image:
-        _refuse_huge(image)
-        # For JPEG only: large photographs are decoded at a reduced size.
-        image.draft(None, (2 * max(shape), 2 * max(shape)))
-        upright = ImageOps.exif_transpose(image)
-        flat = _flatten(upright).convert("L" if channels == 1 else "RGB")
-        cropped = ImageOps.fit(flat, shape[::-1], Image.Resampling.BICUBIC)
+    _refuse_huge(image)
+    # For JPEG files only: large photographs are decoded at a reduced size.
+    image.draft(None, (2 * max(shape), 2 * max(shape)))
+    upright = ImageOps.exif_transpose(image)
+    flat = _flatten(upright).convert("L" if channels == 1 else "RGB")
+    cropped = ImageOps.fit(flat, shape[::-1], Image.Resampling.BICUBIC)
     pixels = np.asarray(cropped)
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
@@ -39,9 +44,14 @@ def is_grey(path: Path) -> bool | None:
     """Whether the image has a greyscale mode; None if the file is not an image."""
     try:
         with open_image(path, MAX_IMAGE_PIXELS) as image:
-            return image.mode in GREY_MODES + HIGH_DEPTH_MODES
+            return is_grey_image(image)
     except Exception:  # a decoder may raise any exception on a damaged file
         return None
+
+
+def is_grey_image(image: "Image") -> bool:
+    """Whether an open image has a greyscale mode."""
+    return image.mode in GREY_MODES + HIGH_DEPTH_MODES
 
 
 def reason(error: Exception, path: Path) -> str:

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,12 +103,17 @@ def _decode_all(listing: Listing, shape: HeightWidth, channels: Literal["auto", 
         count = _channels(listing, pool) if channels == "auto" else channels
         write_images(folder / "images.npy", _blocks(listing, (shape, count), pool, skipped))
     if len(skipped) == len(listing.names):
-        named = "; ".join(f"{name}: {why}" for name, why in list(skipped.items())[:3])
-        files = "1 file" if len(skipped) == 1 else f"{len(skipped)} files"
-        raise InputError(
-            f"No readable image in {listing.root}, {files} skipped ({named}): give a folder with images."
-        )
+        raise nothing_readable(listing, skipped)
     (folder / "skipped.json").write_text(json.dumps(skipped))
+
+
+def nothing_readable(listing: Listing, skipped: Mapping[str, str]) -> InputError:
+    """The error for a folder of which every file was skipped."""
+    named = "; ".join(f"{name}: {why}" for name, why in list(skipped.items())[:3])
+    files = "1 file" if len(skipped) == 1 else f"{len(skipped)} files"
+    return InputError(
+        f"No readable image in {listing.root}, {files} skipped ({named}): give a folder with images."
+    )
 
 
 def _channels(listing: Listing, pool: ThreadPoolExecutor) -> int:
@@ -123,19 +128,26 @@ def _blocks(
     listing: Listing, target: tuple[HeightWidth, int], pool: ThreadPoolExecutor, skipped: dict[str, str]
 ) -> Iterator[Images]:
     """Decode the images block by block and add unreadable files with their reasons to `skipped`."""
-
-    def attempt(name: str) -> DecodedImage | str:
-        try:
-            return decode(listing.root / name, *target)
-        except Exception as error:  # a decoder may raise any exception on a damaged file
-            return reason(error, listing.root / name)
-
     with progress_counter("decoding images", len(listing.names)) as advance:
         for start in range(0, len(listing.names), BLOCK_IMAGES):
             names = listing.names[start : start + BLOCK_IMAGES]
-            results = list(pool.map(attempt, names))
-            skipped |= {name: why for name, why in zip(names, results, strict=True) if isinstance(why, str)}
-            images = [image for image in results if not isinstance(image, str)]
-            if images:
-                yield np.stack(images)
+            images = decode_block(listing.root, names, target, pool)
+            skipped |= {name: why for name, why in zip(names, images, strict=True) if isinstance(why, str)}
+            readable = [image for image in images if not isinstance(image, str)]
+            if readable:
+                yield np.stack(readable)
             advance(len(names))
+
+
+def decode_block(
+    root: Path, names: Sequence[str], target: tuple[HeightWidth, int], pool: ThreadPoolExecutor
+) -> list[DecodedImage | str]:
+    """Decode a few files; the reason instead of an image for each that cannot be read."""
+
+    def attempt(name: str) -> DecodedImage | str:
+        try:
+            return decode(root / name, *target)
+        except Exception as error:  # a decoder may raise any exception on a damaged file
+            return reason(error, root / name)
+
+    return list(pool.map(attempt, names))

@@ -1,14 +1,31 @@
-"""The cluster of every image, as a CSV table."""
+"""The cluster of every image, as a table: CSV or JSON lines."""
 
 import csv
 import io
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from fedmcc.data.base import ImageSet
+
+COLUMNS = ("image", "cluster", "confidence", "label")
+JUDGED_COLUMNS = ("second", "distance", "kind")  # of assignments with a Judgement
+TYPICAL, OUTLIER = "typical", "outlier"  # values of the column `kind`
+
+Soft = Float[np.ndarray, "n k"]
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """How well each image fits its cluster."""
+
+    second: Int[np.ndarray, " n"]  # the cluster of the second largest soft assignment
+    distance: Float[np.ndarray, " n"]  # 1 - cosine to the centre of the cluster: 0 is typical
+    outlier: Bool[np.ndarray, " n"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,22 +34,83 @@ class Assignment:
 
     clusters: Int[np.ndarray, " n"]
     confidence: Float[np.ndarray, " n"] | None  # None: the assignments are hard
+    judgement: Judgement | None = None
+    names: Mapping[int, str] = field(default_factory=dict)  # of clusters
 
     @classmethod
-    def from_soft(cls, assignments: Float[np.ndarray, "n k"]) -> "Assignment":
+    def from_soft(cls, assignments: Soft) -> "Assignment":
         """The most likely cluster of each image."""
         return cls(assignments.argmax(axis=1), assignments.max(axis=1))
 
 
+def second_choice(assignments: Soft) -> Int[np.ndarray, " n"]:
+    """The cluster of the second largest soft assignment of each image."""
+    others = np.array(assignments)
+    others[np.arange(len(others)), others.argmax(axis=1)] = -np.inf
+    return np.asarray(others.argmax(axis=1))
+
+
+def fold(assignments: Soft, merged: Mapping[int, int]) -> Soft:
+    """Soft assignments after clusters were merged: the sums of their columns; merged columns are 0."""
+    if not merged:
+        return assignments
+    folded = np.array(assignments)
+    for source, target in merged.items():
+        folded[:, target] += folded[:, source]
+        folded[:, source] = 0
+    return folded
+
+
 def assignments_csv(images: ImageSet, assignment: Assignment) -> str:
-    """One line per image: name, cluster, confidence, and its label if it has one."""
+    """One line per image below a header: name, cluster, confidence, label, and what else is known."""
+    return csv_lines([columns_of(assignment)]) + csv_lines(
+        [*map(_text, row.values())] for row in table_rows(images, assignment)
+    )
+
+
+def csv_lines(rows: Any) -> str:
+    """Rows of cells as lines of CSV."""
     text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(["image", "cluster", "confidence", "label"])
-    for row, (name, label) in enumerate(names_and_labels(images)):
-        confidence = "" if assignment.confidence is None else f"{assignment.confidence[row]:.4f}"
-        lines.writerow([name, assignment.clusters[row], confidence, label])
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
+
+
+def csv_body(images: ImageSet, assignment: Assignment) -> str:
+    """The lines of `assignments_csv` without the header."""
+    return csv_lines([*map(_text, row.values())] for row in table_rows(images, assignment))
+
+
+def json_lines(images: ImageSet, assignment: Assignment) -> str:
+    """One JSON object per image."""
+    return "".join(json.dumps(row) + "\n" for row in table_rows(images, assignment))
+
+
+def columns_of(assignment: Assignment) -> list[str]:
+    """The names of the columns of a table."""
+    judged = JUDGED_COLUMNS if assignment.judgement is not None else ()
+    return [*COLUMNS, *judged, *(("name",) if assignment.names else ())]
+
+
+def table_rows(images: ImageSet, assignment: Assignment) -> Iterator[dict[str, Any]]:
+    """The cells of each image, by column."""
+    judgement = assignment.judgement
+    for row, (name, label) in enumerate(names_and_labels(images)):
+        cluster = int(assignment.clusters[row])
+        confidence = None if assignment.confidence is None else round(float(assignment.confidence[row]), 4)
+        cells: dict[str, Any] = dict(zip(COLUMNS, (name, cluster, confidence, label or None), strict=True))
+        if judgement is not None:
+            kind = OUTLIER if judgement.outlier[row] else TYPICAL
+            values = int(judgement.second[row]), round(float(judgement.distance[row]), 4), kind
+            cells |= zip(JUDGED_COLUMNS, values, strict=True)
+        if assignment.names:
+            cells["name"] = assignment.names.get(cluster)
+        yield cells
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def names_and_labels(images: ImageSet) -> Iterator[tuple[str, str]]:

@@ -1,5 +1,6 @@
 """The scores of a round and of a finished run, each computed from one extraction."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from fedmcc.data.base import Images, ImageSet
-from fedmcc.evaluation.assignments import Assignment
+from fedmcc.evaluation.assignments import Assignment, fold
 from fedmcc.evaluation.clustering import ClusterScores, cluster_sizes, score
 from fedmcc.evaluation.features import EncoderCache, Extracted, assign, encode
 from fedmcc.evaluation.kmeans import Assigned, images_at_once, kmeans, raw_kmeans
@@ -30,12 +31,14 @@ class Scorer:
     clusters: int
     seed: int
     options: Evaluation
+    merged: Mapping[int, int] = field(default_factory=dict)  # clusters that the user merged into others
     cache: EncoderCache = field(init=False, default_factory=EncoderCache)  # for these images only
 
     def extract(self, branch: Branch) -> Extracted:
         """Features and assignments of all images, without augmentation."""
         features = self.cache.get(branch.encoder, "features", lambda: self._encode(branch.encoder))
-        return Extracted(features, assign(branch, features, self.options.batch_size))
+        assignments = assign(branch, features, self.options.batch_size)
+        return Extracted(features, None if assignments is None else fold(assignments, self.merged))
 
     def round(self, branch: Branch, with_head: bool, with_kmeans: bool) -> dict[str, float]:
         """The scores of a row of metrics; undefined scores are left out.

@@ -76,14 +76,14 @@ def _image_content(facts: Facts, images: bool, experiment: "Experiment | None") 
 def _without_images(facts: Facts, image_map: ImageMap | None, warning: str | None = None) -> ImageContent:
     if facts.assignments is None:
         return ImageContent(warning=warning)
-    clusters = describe(facts.assignments, facts.clusters)
+    clusters = describe(facts.assignments, facts.clusters, facts.cluster_names)
     drawn = None if image_map is None else draw_map(facts, facts.assignments, clusters, image_map)
     return ImageContent(facts.assignments, clusters, drawn, warning=warning)
 
 
 def _with_images(facts: Facts, loaded: "RunImages", images: bool) -> ImageContent:
     assignments, image_map = loaded.assignments, loaded.image_map
-    clusters = describe(assignments, facts.clusters)
+    clusters = describe(assignments, facts.clusters, facts.cluster_names)
     drawn = draw_map(facts, assignments, clusters, image_map)
     if not images:
         return ImageContent(assignments, clusters, drawn)

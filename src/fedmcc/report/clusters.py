@@ -1,6 +1,6 @@
 """The clusters as a report shows them: sizes, colours and the classes of their images."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,9 +24,15 @@ class Cluster:
     common: str | None  # its most frequent class
     share: float | None  # fraction of its labelled images that are of the most frequent class
     matched_index: int | None  # index of the matched class
+    name: str | None = None  # given by the user
+
+    @property
+    def title(self) -> str:
+        """Its number, and its name if it has one."""
+        return f"{self.number}: {self.name}" if self.name else f"{self.number}"
 
 
-def describe(assignments: Assignments, count: int) -> list[Cluster]:
+def describe(assignments: Assignments, count: int, names: Mapping[int, str] | None = None) -> list[Cluster]:
     """All clusters, ordered by the class that they are matched with, then by number."""
     count = max(count, int(assignments.clusters.max()) + 1)
     sizes, colours = cluster_sizes(assignments.clusters, count), palette(count)
@@ -45,6 +51,7 @@ def describe(assignments: Assignments, count: int) -> list[Cluster]:
                 common=assignments.classes[int(counts.argmax())] if labelled else None,
                 share=float(counts.max() / labelled) if labelled else None,
                 matched_index=matched,
+                name=(names or {}).get(number),
             )
         )
     return sorted(clusters, key=_order)

@@ -23,7 +23,7 @@ NamedAxis = tuple[str, list[str]]  # title, names
 def cluster_sizes(clusters: Sequence[Cluster]) -> Chart:
     """One bar per cluster, in the colour of the cluster."""
     hover = [
-        f"cluster {cluster.number}" + (f" · {escape(cluster.matched)}" if cluster.matched else "")
+        f"cluster {escape(cluster.title)}" + (f" · {escape(cluster.matched)}" if cluster.matched else "")
         for cluster in clusters
     ]
     bar = {

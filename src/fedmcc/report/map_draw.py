@@ -34,7 +34,7 @@ def draw_map(
 def _modes(facts: Facts, assignments: Assignments, clusters: Sequence[Cluster], rows: Rows) -> Iterator[Mode]:
     numbered = sorted(clusters, key=lambda cluster: cluster.number)
     colours = [cluster.colour for cluster in numbered]
-    yield _mode("cluster", [str(cluster.number) for cluster in numbered], colours, assignments.clusters[rows])
+    yield _mode("cluster", [cluster.title for cluster in numbered], colours, assignments.clusters[rows])
     if assignments.labels is not None:
         labels, count = assignments.labels[rows], len(assignments.classes)
         colours = [*class_colours(clusters, count), UNLABELLED_COLOUR]

@@ -86,6 +86,14 @@ class Facts:
         return self.config.get("clusters") or 0
 
     @property
+    def cluster_names(self) -> dict[int, str]:
+        """The names that the user gave to clusters."""
+        names = self.run.read_json("clusters.json").get("names", {})
+        if not isinstance(names, dict) or not all(key.isdecimal() for key in names):
+            raise InputError(f"{self.run.path / 'clusters.json'} is damaged: restore it, or remove it.")
+        return {int(key): str(name) for key, name in names.items()}
+
+    @property
     def seconds(self) -> float:
         """Duration of all rounds."""
         return float(sum(row["seconds"] for row in self.rows))

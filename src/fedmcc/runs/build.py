@@ -24,6 +24,7 @@ from fedmcc.networks.initialise import initialise
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics.randomness import derive, generator
 from fedmcc.runs.checkpoints import load_network, load_shapes
+from fedmcc.runs.clusters import load_edits
 from fedmcc.runs.directory import Run
 from fedmcc.runs.resolve import (
     check,
@@ -101,7 +102,7 @@ def reopen(run: Run, checkpoint: Path | None = None) -> Trained:
     set_up_torch(config.general.thread_count)
     net = build_network(config, images.images.shape[1])
     load_network(net, path)
-    return Trained(config, net, _scorer(config, images))
+    return Trained(config, net, replace(_scorer(config, images), merged=load_edits(run).merged))
 
 
 def prepare(config: Config) -> Experiment:

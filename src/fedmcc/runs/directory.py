@@ -20,6 +20,8 @@ TEMPORARY_PREFIXES = (  # of the hidden files that `write_atomically` renames wh
     "sites.json.",
     "assignments.csv.",
     "final.safetensors.",
+    "clusters.safetensors.",
+    "clusters.json.",
     "noise.secret.",
     "evaluation.json.",
     "report.html.",
@@ -75,6 +77,11 @@ class Run:
     def assignments_file(self) -> Path:
         """The cluster of every image."""
         return self.path / "assignments.csv"
+
+    @property
+    def geometry_file(self) -> Path:
+        """The centres of the clusters among the features of the scored images."""
+        return self.path / "checkpoints" / "clusters.safetensors"
 
     @property
     def secret_file(self) -> Path:

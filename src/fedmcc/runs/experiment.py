@@ -25,6 +25,7 @@ from fedmcc.methods.base import Stage
 from fedmcc.numerics.state_dicts import copy_into, detached, select
 from fedmcc.runs.build import Experiment, prepare
 from fedmcc.runs.checkpoints import Saved, check_architecture, load_progress, save_progress, save_state
+from fedmcc.runs.clusters import record_geometry
 from fedmcc.runs.directory import Row, Run, create_run, next_free
 from fedmcc.storage.atomic_files import write_atomically
 from fedmcc.training.loop import Step
@@ -281,8 +282,7 @@ def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, A
     with timed("checkpoint"):
         save_state(run.model_file, select(progress.model, ("online",)), metadata)
     with timed("scoring"):
-        scores = _final_scores(experiment, run)
-        run.write_json(run.scores_file.name, scores)
+        run.write_json(run.scores_file.name, scores := _final_scores(experiment, run))
     run.secret_file.unlink(missing_ok=True)  # with the secret, the noise could be removed
     return scores
 
@@ -293,5 +293,7 @@ def _final_scores(experiment: Experiment, run: Run) -> dict[str, Any]:
     if scorer is None:
         return empty_scores(experiment.config.general.clusters or 0)
     extracted = scorer.extract(online)
-    write_atomically(run.assignments_file, assignments_csv(scorer.images, scorer.assign(extracted, online)))
+    assignment = scorer.assign(extracted, online)
+    record_geometry(run, extracted, assignment.clusters, scorer.clusters)
+    write_atomically(run.assignments_file, assignments_csv(scorer.images, assignment))
     return scorer.final(online, extracted)

@@ -66,7 +66,7 @@ def make_folder(path: Path, purpose: str) -> None:
         raise InputError(f"Cannot use {path} for {purpose}: {reason}. Choose another folder.") from None
 
 
-def write_output(path: Path, content: bytes | str) -> None:
+def write_output(path: Path, content: Content) -> None:
     """Write an output file that the user requested; on failure raise an InputError with the reason."""
     make_folder(path.parent, path.name)
     try:

@@ -1,0 +1,203 @@
+"""The command for a folder of images and little time: cluster."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from fedmcc.cli.app import Quiet, command
+
+if TYPE_CHECKING:
+    from fedmcc.config import Config
+    from fedmcc.data.base import ImageSet
+    from fedmcc.data.survey import Survey
+    from fedmcc.runs.directory import Run
+
+DUPLICATES = "duplicates.csv"
+
+
+class Choices(NamedTuple):
+    """What the user chose."""
+
+    clusters: int | None
+    encoder: str
+    owners: bool
+    labels: bool
+    time: str
+
+
+@command
+def cluster(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of images.")],
+    clusters: Annotated[int | None, typer.Option(help="Number of clusters [number of labels].")] = None,
+    encoder: Annotated[str, typer.Option(help="Name of an encoder, or a pretrained file.")] = "convnet",
+    owners_from_folders: Annotated[
+        bool, typer.Option("--owners-from-folders", help="Subfolders are owners.")
+    ] = False,
+    labels_from_folders: Annotated[
+        bool, typer.Option("--labels-from-folders", help="Subfolders are labels.")
+    ] = False,
+    limit: Annotated[str, typer.Option("--time", help="For everything, such as 90s or 1h.")] = "10m",
+    out: Annotated[Path | None, typer.Option(help="The new folder [runs/FOLDER-001].")] = None,
+    copy: Annotated[bool, typer.Option("--copy", help="Copy images to a folder per cluster.")] = False,
+    link: Annotated[bool, typer.Option("--link", help="Link to images instead.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Cluster a folder of images in a given time.
+
+    Example: fedmcc cluster PICTURES --clusters 12 --time 10m
+    """
+    from fedmcc.errors import InputError
+    from fedmcc.runs.directory import next_free, require_unused
+    from fedmcc.runs.schedule import parse_time
+
+    started, seconds = time.monotonic(), parse_time(limit)
+    if copy and link:
+        raise InputError("--copy and --link exclude each other: choose one.")
+    path = out or next_free(Path("runs"), folder.resolve().name)
+    require_unused(path)
+    if path.resolve().is_relative_to(folder.resolve()):
+        raise InputError(f"{path} is inside {folder}: choose another folder with --out.")
+    choices = Choices(clusters, encoder, owners_from_folders, labels_from_folders, limit)
+    run = _cluster(folder, choices, path, started + seconds)
+    _finish(run, folder, copy, link)
+
+
+def _cluster(folder: Path, choices: Choices, path: Path, deadline: float) -> "Run":
+    from fedmcc.cli.run import Outputs, _train
+    from fedmcc.data import survey
+    from fedmcc.errors import InputError
+    from fedmcc.runs import build, experiment, resolve, schedule
+    from fedmcc.terminal import output
+
+    listing = _data(folder, choices, None).listing()
+    sides = survey.file_sides(listing.root, listing.names)
+    size = schedule.choose_size(sides)
+    images = _data(folder, choices, size).load()
+    found = survey.survey(images, sides)
+    _tell(found, images)
+    clusters = choices.clusters or (resolve.count_classes(images) if images.labels is not None else None)
+    if clusters is None:
+        raise InputError(
+            "The number of clusters is not known: give it with --clusters, such as --clusters 10."
+        )
+    loaded = _configure(folder, choices, found, images, clusters)
+    if getattr(loaded.encoder, "frozen", False):
+        output.say("The encoder is pretrained: its features are clustered, nothing is trained.")
+    else:
+        loaded = _scheduled(loaded, images, deadline - time.monotonic(), choices.time)
+    prepared = build.assemble(loaded, images)
+    run = experiment.start_run(prepared, path)
+    _write_duplicates(run, found, images)
+    _train(prepared, run, Outputs(report=True))
+    return run
+
+
+def _data(folder: Path, choices: Choices, size: int | None) -> Any:
+    from fedmcc.data.folder import Folder
+
+    options: dict[str, Any] = {} if size is None else {"size": size}
+    return Folder(root=folder.resolve(), labels=choices.labels, groups=choices.owners, **options)
+
+
+def _tell(found: "Survey", images: "ImageSet") -> None:
+    from fedmcc.terminal import output
+
+    if skipped := images.skipped_message():
+        output.warn(skipped)
+    smallest, median, largest = (f"{w} × {h}" for w, h in (found.smallest, found.median, found.largest))
+    colour = "grey" if found.grey else "in colour"
+    output.say(
+        f"{found.images:,} images {colour}, {smallest} to {largest} pixels, typically {median}; "
+        f"decoded to {images.images.shape[3]} pixels."
+    )
+    if found.duplicates is None:
+        output.say("There are too many images to search for near-duplicates.")
+    elif found.duplicates:
+        extra = sum(map(len, found.duplicates)) - len(found.duplicates)
+        output.say(f"{extra:,} images are near-duplicates of others; {DUPLICATES} lists them.")
+
+
+def _configure(
+    folder: Path, choices: Choices, found: "Survey", images: "ImageSet", clusters: int
+) -> "Config":
+    from fedmcc import config
+    from fedmcc.runs.schedule import choose_views
+    from fedmcc.terminal import output
+
+    preset, reason = choose_views(found)
+    encoder = _encoder(choices.encoder)
+    table: config.Table = {
+        "clusters": clusters,
+        "data": {
+            "name": "folder",
+            "root": str(folder.resolve()),
+            "size": images.images.shape[3],
+            "labels": choices.labels,
+            "groups": choices.owners,
+        },
+        "views": {"preset": preset},
+        "encoder": encoder,
+        "partition": {"name": "by_group"} if choices.owners else {},
+    }
+    loaded = config.parse(table)
+    if getattr(loaded.encoder, "frozen", False):
+        return config.parse(table | {"method": {"name": "raw"}, "clustering": {"name": "spectral"}})
+    output.say(
+        f"Views: {preset}, since {reason}. Encoder: {encoder['name']}. Method: {config.DEFAULT_METHOD}."
+    )
+    return loaded
+
+
+def _encoder(name: str) -> dict[str, Any]:
+    """The section [encoder] for a registered name, an ONNX file or a folder of the Hugging Face hub."""
+    path = Path(name)
+    if path.is_file() and path.suffix == ".onnx":
+        return {"name": "onnx", "path": str(path)}
+    return {"name": "huggingface", "path": str(path)} if path.is_dir() else {"name": name}
+
+
+def _scheduled(loaded: "Config", images: "ImageSet", seconds: float, limit: str) -> "Config":
+    from fedmcc.runs.schedule import plan_schedule, with_schedule
+    from fedmcc.terminal import output
+    from fedmcc.terminal.progress import format_duration
+
+    planned = plan_schedule(loaded, images, seconds)
+    output.say(
+        f"Views of {planned.size} pixels; an epoch takes {planned.epoch_seconds:.1f} s on this machine, so "
+        f"{planned.epochs} epochs, about {format_duration(planned.seconds)} with all else (--time {limit})."
+    )
+    if planned.seconds > seconds * 1.2:
+        output.warn(
+            f"This is longer than {limit}: images are many and the time is short. Use a longer --time."
+        )
+    return with_schedule(loaded, planned)
+
+
+def _write_duplicates(run: "Run", found: "Survey", images: "ImageSet") -> None:
+    from fedmcc.evaluation.assignments import csv_lines, names_and_labels
+    from fedmcc.storage.atomic_files import write_atomically
+
+    if not found.duplicates:
+        return
+    names = [name for name, _ in names_and_labels(images)]
+    rows = [(names[row], names[group[0]]) for group in found.duplicates for row in group[1:]]
+    write_atomically(run.path / DUPLICATES, csv_lines([("image", "duplicate_of"), *rows]))
+
+
+def _finish(run: "Run", folder: Path, copy: bool, link: bool) -> None:
+    """Add distances and outliers to the table, and sort the images into folders if asked to."""
+    from fedmcc.evaluation.geometry import FALSE_ALARMS
+    from fedmcc.runs import clusters, sorted_folders
+    from fedmcc.terminal import output
+
+    table = clusters.rewrite_table(run)
+    outliers = int(table.judgement.outlier.sum()) if table.judgement is not None else 0
+    output.say(
+        f"{run.assignments_file} has the cluster of every image. {outliers} are outliers, at a limit that "
+        f"{FALSE_ALARMS:.0%} of ordinary images exceed."
+    )
+    if copy or link:
+        written = sorted_folders.sort_images(run, folder.resolve(), link)
+        output.say(f"{written} has a folder per cluster.")

@@ -1,0 +1,123 @@
+"""Refuses unknown options of `--set` at once: their names are read from the source code, without torch.
+
+`fedmcc.config` checks everything again, with the values; what is not found here is left to it.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fedmcc.errors import InputError, unknown
+
+PACKAGES = ("config.py", "data", "views", "networks", "methods", "training", "federation", "evaluation")
+
+
+def check_names(table: Mapping[str, Any], settings: Iterable[str]) -> None:
+    """Raise InputError if a setting `a.b=c` names a section, an entry of a registry or a key that is unknown.
+
+    `table` is the recipe that the settings change.
+    """
+    split = [setting.partition("=") for setting in settings]
+    names = {key.strip(): value.strip().strip("\"'") for key, _, value in split}
+    for (key, equals, _), setting in zip(split, settings, strict=True):
+        if not equals or not key.strip():
+            raise InputError(f"'{setting}' is not a setting: write it as section.key=value.")
+        section, _, option = (part.strip() for part in key.partition("."))
+        if section not in {*_fields("General"), *_sections()}:
+            raise unknown("key", section, {*_fields("General"), *_sections()})
+        if option and section in _sections():
+            given = table.get(section)
+            name = names.get(f"{section}.name", given.get("name") if isinstance(given, Mapping) else None)
+            _check_option(section, option.partition(".")[0], name)
+
+
+def _check_option(section: str, option: str, name: object) -> None:
+    kind = _sections()[section]
+    if section in _choices():
+        registry, default = _choices()[section]
+        if name is not None and name not in registry:
+            raise unknown({"data": "data set"}.get(section, section), str(name), registry)
+        kind = registry[str(name or default)]
+    known = _fields(kind)
+    if known and option not in {*known, "name", "preset"}:
+        raise unknown(f"key in [{section}]", option, known)
+
+
+@cache
+def _sections() -> dict[str, str]:
+    """The sections of a configuration, with the class of their options."""
+    return {
+        item.target.id: ast.unparse(item.annotation)
+        for item in _classes()["Config"][0].body
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        if item.target.id != "general"
+    }
+
+
+@cache
+def _choices() -> dict[str, tuple[dict[str, str], str]]:
+    """The sections with a registry: its names with their classes, and the default name."""
+    constants = dict(_constants())
+    choices = {}
+    for section, choice in _pairs(constants["CHOICES"]):
+        assert isinstance(choice, ast.Tuple)
+        registry, default = choice.elts
+        default = constants.get(ast.unparse(default), default)
+        entries = {name: ast.unparse(entry) for name, entry in _pairs(constants[ast.unparse(registry)])}
+        choices[section] = (entries, ast.literal_eval(default))
+    return choices
+
+
+def _pairs(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    assert isinstance(node, ast.Dict)
+    for key, value in zip(node.keys, node.values, strict=True):
+        assert isinstance(key, ast.Constant)
+        yield str(key.value), value
+
+
+@cache
+def _fields(name: str) -> tuple[str, ...]:
+    """The options of a class and of the classes that it is derived from; none if its name is not unique."""
+    found = _classes().get(name, [])
+    if len(found) != 1:
+        return ()
+    inherited = [field for base in found[0].bases for field in _fields(ast.unparse(base).rpartition(".")[2])]
+    own = [
+        item.target.id
+        for item in found[0].body
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        if not ast.unparse(item.annotation).startswith("ClassVar")
+    ]
+    return tuple(dict.fromkeys([*inherited, *own]))
+
+
+@cache
+def _classes() -> dict[str, list[ast.ClassDef]]:
+    classes: dict[str, list[ast.ClassDef]] = {}
+    for tree in _trees():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append(node)
+    return classes
+
+
+def _constants() -> Iterator[tuple[str, ast.expr]]:
+    """The constants of all modules, in capital letters, with their values."""
+    for tree in _trees():
+        for node in tree.body:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            if isinstance(node, ast.AnnAssign):
+                targets = [node.target]
+            value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+            for target in targets if value is not None else ():
+                if isinstance(target, ast.Name) and target.id.isupper():
+                    yield target.id, value
+
+
+@cache
+def _trees() -> tuple[ast.Module, ...]:
+    root = Path(__file__).parents[1]
+    files = [path for name in PACKAGES for path in sorted({root / name, *(root / name).rglob("*.py")})]
+    return tuple(ast.parse(path.read_text(encoding="utf-8")) for path in files if path.is_file())

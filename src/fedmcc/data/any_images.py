@@ -1,0 +1,77 @@
+"""Images as Python programs hold them: arrays, Pillow images, paths of files or of a folder."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmcc.data.arrays import as_images
+from fedmcc.data.base import Images, ImageSet
+from fedmcc.data.decode import HeightWidth, decode, decode_image, is_grey, is_grey_image, reason
+from fedmcc.data.folder import Folder
+from fedmcc.errors import InputError
+
+BYTE_RANGE = 255.0  # the largest value of floats that are not in 0..1
+
+
+def to_images(given: Any, shape: HeightWidth, channels: int | None, scale: float | None = None) -> Images:
+    """Images of any kind as bytes; files and Pillow images get this shape.
+
+    `channels` None: 1 if all files or Pillow images are grey. `scale` is the largest possible value of
+    floats, 1 or 255; None: 255 if there is a value above 1.
+    """
+    if isinstance(given, str | Path):
+        given = _paths_in(Path(given))
+    first = given[0] if isinstance(given, Sequence) and len(given) else None
+    if isinstance(first, str | Path):
+        return _from_files([Path(path) for path in given], shape, channels)
+    if first is not None and hasattr(first, "getbands"):  # a Pillow image, recognised without importing it
+        count = channels or (1 if all(map(is_grey_image, given)) else 3)
+        return np.stack([decode_image(image, shape, count) for image in given])
+    array = np.asarray(given)
+    if array.dtype.kind == "f" and array.size and scale_of(array, scale) == BYTE_RANGE:
+        array = array / BYTE_RANGE
+    return as_images(array, "X")
+
+
+def float_scale(given: Any) -> float | None:
+    """The largest possible value of an array of floats; None for images of other kinds."""
+    if not isinstance(given, np.ndarray) or given.dtype.kind != "f" or not given.size:
+        return None
+    return scale_of(given)
+
+
+def with_owners(images: ImageSet, groups: np.ndarray) -> ImageSet:
+    """Images with the owner of each."""
+    if groups.shape != (len(images),):
+        raise InputError(
+            f"groups has the shape {groups.shape}: give one owner for each of {len(images)} images."
+        )
+    owners, numbers = np.unique(groups, return_inverse=True)
+    return replace(images, groups=numbers.astype(np.int64), owners=tuple(map(str, owners)))
+
+
+def scale_of(array: np.ndarray, scale: float | None = None) -> float:
+    """The largest possible value of floats: as given, or 255 if one of them is above 1, else 1."""
+    return scale or (BYTE_RANGE if 1 < array.max() <= BYTE_RANGE else 1.0)
+
+
+def _paths_in(path: Path) -> list[Path]:
+    """The image files below a folder, or the file itself."""
+    if path.is_file():
+        return [path]
+    listing = Folder(root=path, labels=False).listing()
+    return [listing.root / name for name in listing.names]
+
+
+def _from_files(paths: Sequence[Path], shape: HeightWidth, channels: int | None) -> Images:
+    count = channels or (3 if any(is_grey(path) is False for path in paths) else 1)
+    images = []
+    for path in paths:
+        try:
+            images.append(decode(path, shape, count))
+        except Exception as error:  # a decoder may raise any exception on a damaged file
+            raise InputError(f"{path} cannot be read: {reason(error, path)}. Leave it out of X.") from None
+    return np.stack(images)

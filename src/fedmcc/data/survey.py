@@ -1,0 +1,90 @@
+"""A look at a folder of images before training: sizes, colour and near-duplicates."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32
+
+from fedmcc.data.base import Images, ImageSet
+
+MAX_OPENED = 500  # files whose size is read, evenly spread
+MAX_COMPARED = 20_000  # images among which near-duplicates are searched; more take minutes
+THUMBNAIL = 8  # pixels of a side
+MAX_DIFFERENCE = 4.0  # root mean square of the difference of two thumbnails, of 255
+BLOCK = 512
+
+Sides = tuple[int, int]  # width and height
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found in a folder."""
+
+    images: int
+    smallest: Sides
+    median: Sides
+    largest: Sides
+    grey: bool
+    duplicates: tuple[tuple[int, ...], ...] | None  # rows of images that look the same; None: not searched
+
+
+def survey(images: ImageSet, sides: Sequence[Sides]) -> Survey:
+    """Describe decoded images whose files have these sides."""
+    by_area = sorted(sides, key=lambda side: side[0] * side[1]) or [images.images.shape[:1:-1]]
+    compared = len(images) <= MAX_COMPARED
+    return Survey(
+        images=len(images),
+        smallest=by_area[0],
+        median=by_area[len(by_area) // 2],
+        largest=by_area[-1],
+        grey=images.images.shape[1] == 1,
+        duplicates=tuple(near_duplicates(images.images)) if compared else None,
+    )
+
+
+def file_sides(root: Path, names: Sequence[str]) -> list[Sides]:
+    """Width and height of image files, of many an evenly spread selection; unreadable ones are left out."""
+    from PIL import Image
+
+    rows = np.linspace(0, len(names) - 1, min(len(names), MAX_OPENED)).round().astype(int)
+    sides = []
+    for row in rows:
+        try:
+            with Image.open(root / names[row]) as image:
+                sides.append(image.size)
+        except Exception:  # a decoder may raise any exception; the file is reported when it is decoded
+            continue
+    return sides
+
+
+def near_duplicates(images: Images) -> list[tuple[int, ...]]:
+    """Groups of two or more images that look the same in small: copies, other sizes, light compression."""
+    thumbnails = _thumbnails(images)
+    lengths = np.square(thumbnails).sum(axis=1)
+    limit = MAX_DIFFERENCE**2 * thumbnails.shape[1]
+    first = np.arange(len(images))  # of the group of each image
+    for start in range(0, len(images), BLOCK):
+        rows = slice(start, start + BLOCK)
+        squared = lengths[rows, None] + lengths - 2 * thumbnails[rows] @ thumbnails.T
+        for row, other in zip(*np.nonzero(squared <= limit), strict=True):
+            if other < start + row:
+                first[start + row] = min(first[start + row], first[other])
+    groups: dict[int, list[int]] = {}
+    for row, group in enumerate(first.tolist()):
+        groups.setdefault(group, []).append(row)
+    return [tuple(rows) for rows in groups.values() if len(rows) > 1]
+
+
+def _thumbnails(images: Images) -> Float32[np.ndarray, "n d"]:
+    """Grey thumbnails as rows, each with mean 0, so that brightness alone makes no difference."""
+    height, width = images.shape[2:]
+    down, across = (np.linspace(0, side, min(THUMBNAIL, side) + 1).astype(int) for side in (height, width))
+    parts = []
+    for start in range(0, len(images), BLOCK):
+        grey = np.asarray(images[start : start + BLOCK], dtype=np.float32).mean(axis=1)
+        sums = np.add.reduceat(np.add.reduceat(grey, down[:-1], axis=1), across[:-1], axis=2)
+        parts.append((sums / np.outer(np.diff(down), np.diff(across))).reshape(len(grey), -1))
+    rows = np.concatenate(parts).astype(np.float64)
+    return np.asarray(rows - rows.mean(axis=1, keepdims=True), dtype=np.float32)

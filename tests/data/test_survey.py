@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedmcc.data.base import ImageSet
+from fedmcc.data.survey import file_sides, near_duplicates, survey
+
+
+@pytest.fixture
+def images(generator):
+    return generator.integers(256, size=(20, 3, 24, 24), dtype=np.uint8)
+
+
+def test_copies_and_recompressed_images_are_found_and_others_are_not(generator, tmp_path):
+    colours = generator.integers(256, size=(20, 4, 4, 3), dtype=np.uint8)
+    smooth = [Image.fromarray(image).resize((24, 24)) for image in colours]
+    smooth[4].save(tmp_path / "a.jpg", quality=90)
+    with Image.open(tmp_path / "a.jpg") as again:
+        smooth[15] = again.copy()
+    smooth[9] = smooth[11] = smooth[2]
+    images = np.stack([np.asarray(image).transpose(2, 0, 1) for image in smooth])
+    assert sorted(near_duplicates(images)) == [(2, 9, 11), (4, 15)]
+
+
+def test_blocks_do_not_change_the_groups(images, monkeypatch):
+    images[17], images[3] = images[0], images[0]
+    whole = near_duplicates(images)
+    monkeypatch.setattr("fedmcc.data.survey.BLOCK", 4)
+    assert near_duplicates(images) == whole == [(0, 3, 17)]
+
+
+def test_images_smaller_than_a_thumbnail_are_compared(generator):
+    tiny = generator.integers(256, size=(5, 1, 3, 4), dtype=np.uint8)
+    tiny[4] = tiny[1]
+    assert near_duplicates(tiny) == [(1, 4)]
+
+
+def test_sizes_and_colour_are_those_of_the_files(tmp_path, picture, images):
+    for name, size in (("a.png", (10, 20)), ("b.png", (30, 40)), ("c.png", (50, 60))):
+        picture(tmp_path / name, size=size)
+    (tmp_path / "d.png").write_text("not an image")
+    sides = file_sides(tmp_path, ["a.png", "b.png", "c.png", "d.png"])
+    found = survey(ImageSet(images), sides)
+    assert (found.smallest, found.median, found.largest) == ((10, 20), (30, 40), (50, 60))
+    assert not found.grey
+    assert survey(ImageSet(images[:, :1]), sides).grey
+
+
+def test_many_images_are_not_compared(images, monkeypatch):
+    monkeypatch.setattr("fedmcc.data.survey.MAX_COMPARED", 19)
+    assert survey(ImageSet(images), []).duplicates is None
