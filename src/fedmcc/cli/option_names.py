@@ -107,13 +107,10 @@ def _constants() -> Iterator[tuple[str, ast.expr]]:
     """The constants of all modules, in capital letters, with their values."""
     for tree in _trees():
         for node in tree.body:
-            targets = node.targets if isinstance(node, ast.Assign) else []
-            if isinstance(node, ast.AnnAssign):
-                targets = [node.target]
-            value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-            for target in targets if value is not None else ():
-                if isinstance(target, ast.Name) and target.id.isupper():
-                    yield target.id, value
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    if isinstance(target, ast.Name) and target.id.isupper():
+                        yield target.id, node.value
 
 
 @cache
