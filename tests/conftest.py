@@ -40,8 +40,18 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def fleet() -> ModuleType:
     """The module with sites that speak Flower's fleet interface themselves."""
-    spec = spec_from_file_location("fleet", Path(__file__).parent / "system" / "fleet.py")
+    return _load("fleet", Path(__file__).parent / "system" / "fleet.py")
+
+
+@pytest.fixture(scope="session")
+def encoder_files() -> ModuleType:
+    """The module that writes tiny pretrained encoders."""
+    return _load("encoder_files", Path(__file__).parent / "encoder_files.py")
+
+
+def _load(name: str, path: Path) -> ModuleType:
+    spec = spec_from_file_location(name, path)
     module = module_from_spec(spec)
-    sys.modules["fleet"] = module  # dataclasses look up their module
+    sys.modules[name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module

@@ -1,7 +1,4 @@
-"""The configuration: the options of all packages, read from and written to TOML, changed by `--set a.b=c`.
-
-An unknown key is an error with a suggestion.
-"""
+"""The configuration: the options of all packages, read from and written to TOML, changed by `--set a.b=c`."""
 
 import os
 import tomllib
@@ -16,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedmcc.data import DATASETS
 from fedmcc.data.base import Source
+from fedmcc.data.image_files import ImageFiles
 from fedmcc.data.partition import PartitionOptions
 from fedmcc.errors import InputError, unknown
 from fedmcc.evaluation.options import Evaluation
@@ -23,7 +21,7 @@ from fedmcc.federation.engines import ENGINES, EngineOptions
 from fedmcc.federation.policy import Federation
 from fedmcc.federation.privacy import Privacy
 from fedmcc.methods import CLUSTERINGS, METHODS, Clustering, Method
-from fedmcc.networks import ENCODERS, EncoderOptions
+from fedmcc.networks import ENCODERS, EncoderOptions, is_frozen, native_size
 from fedmcc.training.loop import Training
 from fedmcc.views import PRESETS, Views
 
@@ -31,6 +29,7 @@ Table = dict[str, Any]
 Options = TypeVar("Options")
 
 DEFAULT_METHOD = "fedmcc-plus"
+FROZEN_METHOD, FROZEN_CLUSTERING = "raw", "kmeans"  # defaults with a frozen pretrained encoder
 CHOICES: dict[str, tuple[Mapping[str, type[Any]], str]] = {  # section: its registry, and the default name
     "data": (DATASETS, "digits"),
     "encoder": (ENCODERS, "convnet"),
@@ -202,14 +201,17 @@ def parse(table: Mapping[str, Any]) -> Config:
             raise unknown("key", key, general | sections)
         if key in sections and not isinstance(table[key], Mapping):
             raise InputError(f"{key} is {table[key]!r}: it is a section, so set one of its keys.")
-    data = cast(Source, _choose("data", table))
+    encoder = cast(EncoderOptions, _choose("encoder", table))
+    data = _data(table, encoder)
+    method = cast(Method, _choose("method", table, FROZEN_METHOD if is_frozen(encoder) else None))
+    clustering = FROZEN_CLUSTERING if is_frozen(encoder) and not method.stages() else None
     return Config(
         general=_build("", General, {key: table[key] for key in table if key in general}),
         data=data,
         views=_views(table.get("views", {}), data),
-        encoder=cast(EncoderOptions, _choose("encoder", table)),
-        method=cast(Method, _choose("method", table)),
-        clustering=cast(Clustering, _choose("clustering", table)),
+        encoder=encoder,
+        method=method,
+        clustering=cast(Clustering, _choose("clustering", table, clustering)),
         partition=_build("partition", PartitionOptions, table.get("partition", {})),
         federation=_build("federation", Federation, table.get("federation", {})),
         privacy=_build("privacy", Privacy, table.get("privacy", {})),
@@ -225,9 +227,8 @@ def dump(config: Config) -> str:
     for section in fields(config)[1:]:
         options = getattr(config, section.name)
         tables[section.name] = _names(section.name, options) | _table(options)
-    return "# The complete configuration: `fedmcc run` on this file repeats the run.\n" + tomli_w.dumps(
-        tables
-    )
+    heading = "# The complete configuration: `fedmcc run` on this file repeats the run.\n"
+    return heading + tomli_w.dumps(tables)
 
 
 def name_of(section: str, options: object) -> str:
@@ -246,13 +247,20 @@ def _table(options: Any) -> Table:
     return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
 
 
-def _choose(section: str, table: Mapping[str, Any]) -> object:
-    registry, default = CHOICES[section]
+def _data(table: Mapping[str, Any], encoder: EncoderOptions) -> Source:
+    """The data set; image files are decoded in the size of a frozen encoder unless the table sets it."""
+    data = cast(Source, _choose("data", table))
+    if isinstance(data, ImageFiles) and is_frozen(encoder) and "size" not in table.get("data", {}):
+        return replace(data, size=native_size(encoder) or data.size)
+    return data
+
+
+def _choose(section: str, table: Mapping[str, Any], default: str | None = None) -> object:
+    registry, usual = CHOICES[section]
     options = dict(table.get(section, {}))
-    name = options.pop("name", default)
+    name = options.pop("name", default or usual)
     if not isinstance(name, str) or name not in registry:
-        kind = {"data": "data set"}.get(section, section)
-        raise unknown(kind, str(name), registry)
+        raise unknown({"data": "data set"}.get(section, section), str(name), registry)
     return _build(section, registry[name], options)
 
 
@@ -278,10 +286,9 @@ def _build(section: str, kind: type[Options], table: Mapping[str, Any]) -> Optio
         reason = first["msg"][:1].lower() + first["msg"][1:]
         raise InputError(f"{key} is {first['input']!r}: {reason}.") from None
     # From another working directory, `resume` must find the same files.
-    paths = {
-        key: value.expanduser().resolve() for key, value in vars(built).items() if isinstance(value, Path)
-    }
-    return cast(Options, replace(cast(Any, built), **paths))
+    paths = {key: value for key, value in vars(built).items() if isinstance(value, Path)}
+    resolved = {key: path.expanduser().resolve() for key, path in paths.items()}
+    return cast(Options, replace(cast(Any, built), **resolved))
 
 
 def _value(text: str) -> object:
@@ -289,6 +296,5 @@ def _value(text: str) -> object:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-    return (
-        text if isinstance(value, date | time) else value
-    )  # no option is a date, but a folder may be named like one
+    # No option is a date, but a folder may be named like one.
+    return text if isinstance(value, date | time) else value

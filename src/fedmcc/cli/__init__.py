@@ -6,6 +6,7 @@ from fedmcc.cli import report as report  # isort: skip
 from fedmcc.cli import edit as edit  # isort: skip
 from fedmcc.cli import evaluate as evaluate  # isort: skip
 from fedmcc.cli import inspect as inspect  # isort: skip
+from fedmcc.cli import encoders as encoders  # isort: skip
 from fedmcc.cli import reproduce as reproduce  # isort: skip
 from fedmcc.cli import federation as federation  # isort: skip
 from fedmcc.cli import server as server  # isort: skip

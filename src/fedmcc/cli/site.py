@@ -13,6 +13,11 @@ app.add_typer(site, name="site")
 
 Images = Annotated[Path, typer.Option("--data", metavar="IMAGES", help="A folder of images.")]
 
+Encoder = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The pretrained encoder of the recipe: its file or folder here."),
+]
+
 
 @partial(command, group=site)
 def check(
@@ -20,6 +25,7 @@ def check(
     recipe: Annotated[
         Path | None, typer.Option(help="The recipe of the federation [default options].")
     ] = None,
+    encoder: Encoder = None,
 ) -> None:
     """Check the images of a site before it joins; nothing is sent."""
     from rich import filesize
@@ -31,7 +37,7 @@ def check(
 
     if recipe is not None:
         output.say(f"The recipe's hash is {recipe_hash(config.dump(config.load(recipe)))}.")
-    report = check_site(resolve_recipe(data, recipe))
+    report = check_site(resolve_recipe(data, recipe, encoder))
     output.say(f"{len(report.images):,} images found, {len(report.images.skipped):,} files unreadable.")
     if skipped := report.images.skipped_message():
         output.warn(skipped)
@@ -47,6 +53,7 @@ def check(
 def start(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that the site received.")],
     data: Images,
+    encoder: Encoder = None,
 ) -> None:
     """Take part until stopped; wait for the server while it is down."""
     from fedmcc.deployment.flower import processes
@@ -55,5 +62,5 @@ def start(
     from fedmcc.terminal import output
 
     with processes.sigterm_as_interrupt():
-        for sentence in run_site(SiteFolder(folder.resolve()), data):
+        for sentence in run_site(SiteFolder(folder.resolve()), data, encoder):
             output.say(sentence)

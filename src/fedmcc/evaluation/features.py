@@ -44,6 +44,7 @@ def encode(
     """Features of all images, computed by the encoder in eval mode on its device."""
     if len(images) == 0:
         raise InputError("There are no images to evaluate: check the data set and its limit.")
+    batch_size = min(batch_size, getattr(encoder, "max_batch", batch_size))
     with eval_mode(encoder), torch.inference_mode():
         features = [
             encoder(prepare(batch)).float().cpu()

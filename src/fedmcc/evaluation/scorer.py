@@ -17,6 +17,7 @@ from fedmcc.evaluation.label_free import collapse_warning, score_without_labels
 from fedmcc.evaluation.options import KNN_QUERIES, Evaluation
 from fedmcc.networks.momentum import Branch
 from fedmcc.numerics.randomness import generator
+from fedmcc.training.feature_files import feature_file
 from fedmcc.views import Views
 
 MAX_ALIGNED_IMAGES = 500  # images of which two views are compared
@@ -93,6 +94,9 @@ class Scorer:
         return assigned
 
     def _encode(self, encoder: nn.Module) -> Any:
+        stored = feature_file(encoder, self.images.images, self.views)
+        if stored is not None:
+            return stored.array()
         return encode(encoder, self.images.images, self.views.plain, self.options.batch_size)
 
     def _knn(self, extracted: Extracted) -> float | None:

@@ -19,6 +19,7 @@ from fedmcc.numerics.state_dicts import State, add_prefix, copy_into, detached, 
 from fedmcc.training.batches import BatchSource, to_device
 from fedmcc.training.chunked import Batch
 from fedmcc.training.feature_cache import FeatureCache, Features, FeatureSource, feature_pairs
+from fedmcc.training.feature_files import FeatureFile
 from fedmcc.training.loop import Step, Training, train, trainable
 from fedmcc.training.timing import timed
 from fedmcc.training.torch_setup import autocast_dtype
@@ -40,6 +41,7 @@ class Client:
     seed: int
     clip: float | None = None  # largest Euclidean norm of an update; None: any
     cache: FeatureCache = field(default_factory=FeatureCache)  # shared by all clients of a process
+    features: FeatureFile | None = None  # of the images without augmentation, by a frozen encoder
 
     def answer(
         self, net: Network, stage: Stage, task: Task, state: State
@@ -103,7 +105,7 @@ class Client:
         if features is not None:
             epochs = self._epochs(net, stage, task, lambda: feature_pairs(features, size, draw))
             return replace(stage, on_features=True), epochs
-        source = BatchSource(self.images, self.views, size, device_of(net))
+        source = BatchSource(self.images, self.views, size, device_of(net), self.features)
         return stage, self._epochs(net, stage, task, lambda: source.epoch(stage.sees, net.notes, draw))
 
     def _epochs(
@@ -152,11 +154,14 @@ class Client:
         return weights if self.clip is None else clipped(weights, task.weights, self.clip)
 
     def _plain_batches(self, net: Network) -> Iterator[Tensor]:
-        """Batches of all images in order, without augmentation."""
+        """Batches of all images in order, without augmentation, or of their features if these are known."""
         device = device_of(net)
         for start in range(0, len(self.images), INFERENCE_BATCH):
             rows = np.arange(start, min(start + INFERENCE_BATCH, len(self.images)))
-            yield self.views.plain(to_device(self.images[rows], device))
+            if self.features is not None:
+                yield self.features.read(rows).to(device)
+            else:
+                yield self.views.plain(to_device(self.images[rows], device))
 
     def _state(
         self, net: Network, stage: Stage, memory: Memory, optimizer: torch.optim.Optimizer | None

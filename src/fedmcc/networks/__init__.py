@@ -5,6 +5,8 @@ from typing import Protocol, runtime_checkable
 from torch import nn
 
 from fedmcc.networks.convnet import ConvNetOptions
+from fedmcc.networks.huggingface import HuggingFaceOptions
+from fedmcc.networks.onnx import OnnxOptions
 from fedmcc.networks.pixels import PixelsOptions
 from fedmcc.networks.resnet import ResNet18, ResNet34, ResNet50
 
@@ -15,6 +17,9 @@ class EncoderOptions(Protocol):
 
     Some methods also use `shape` (channels, height and width of the images), `maps(images)` and
     `collapse(maps)`, where `forward` is `collapse(maps(images))`.
+
+    Options of pretrained weights may have `resolve()`, which records what identifies the weights, and
+    `image_size()`, the side in pixels of the images that they were trained on.
     """
 
     def build(self, channels: int, size: int) -> nn.Module:
@@ -28,6 +33,8 @@ ENCODERS: dict[str, type[EncoderOptions]] = {
     "resnet34": ResNet34,
     "resnet50": ResNet50,
     "pixels": PixelsOptions,
+    "onnx": OnnxOptions,
+    "huggingface": HuggingFaceOptions,
 }
 """Encoders by name, each a frozen dataclass of options with a method `build`; `fedmcc list encoders`.
 
@@ -37,3 +44,20 @@ Examples
 >>> ENCODERS["convnet"]().build(channels=1, size=28).features
 128
 """
+
+
+def is_frozen(options: EncoderOptions) -> bool:
+    """Whether these options build an encoder that cannot be trained and whose weights are never sent."""
+    return getattr(options, "frozen", False)
+
+
+def resolve_encoder(options: EncoderOptions) -> EncoderOptions:
+    """Complete the options of an encoder from its files, such as their SHA-256."""
+    resolve = getattr(options, "resolve", None)
+    return resolve() if resolve else options
+
+
+def native_size(options: EncoderOptions) -> int | None:
+    """Side in pixels of the images that a pretrained encoder was trained on; None: any size."""
+    image_size = getattr(options, "image_size", None)
+    return image_size() if image_size else None

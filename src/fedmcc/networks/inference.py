@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 
 import torch
 from torch import nn
@@ -20,5 +21,6 @@ def eval_mode(network: nn.Module) -> Iterator[None]:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Device of a module; the CPU if it has no parameters."""
-    return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+    """Device of a module; the CPU if it has neither parameters nor buffers."""
+    tensors = chain(module.parameters(), module.buffers())
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))

@@ -3,14 +3,16 @@
 Modules have the same names as in torchvision, so that its published weights can be loaded unchanged.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fedmcc.errors import InputError
 from fedmcc.networks.heads import Norm, normalisation
+from fedmcc.networks.normalise import IMAGENET_MEAN, IMAGENET_STD, Normalise, Triple
 from fedmcc.networks.pretrained import load_encoder
 from fedmcc.networks.small_maps import Conv2d
 
@@ -88,11 +90,13 @@ class ResNet(nn.Module):
     """A stem, four layers of residual blocks and average pooling over the map."""
 
     shape: tuple[int, int, int]  # channels, height and width of the images
+    normalise: nn.Module  # of the images, as the weights were trained
 
     def __init__(
         self, block: type[ResidualBlock], depths: tuple[int, ...], channels: int, stem: Stem, norm: Norm
     ) -> None:
         super().__init__()
+        self.normalise = nn.Identity()
         imagenet = stem == "imagenet"
         self.conv1 = conv(channels, WIDTHS[0], 7, 2) if imagenet else conv(channels, WIDTHS[0], 3)
         self.bn1 = normalisation(norm, WIDTHS[0])
@@ -113,7 +117,7 @@ class ResNet(nn.Module):
 
     def maps(self, images: Maps) -> BlockOutput:
         """The feature maps of the last layer."""
-        maps: Tensor = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        maps: Tensor = self.maxpool(self.relu(self.bn1(self.conv1(self.normalise(images)))))
         for number in range(1, len(WIDTHS) + 1):
             maps = self.get_submodule(f"layer{number}")(maps)
         return maps
@@ -137,10 +141,24 @@ class ResNetOptions:
     stem: Stem = "imagenet"  # "cifar": 3x3, stride 1, no max-pooling, for images of about 32 pixels
     norm: Norm = "batch"
     weights: Path | None = None  # a safetensors file with torchvision's names; None: random weights
+    mean: Triple | None = None  # of images in [0, 1]; None: torchvision's with weights, else not normalised
+    std: Triple | None = None
+
+    def resolve(self) -> "ResNetOptions":
+        """Set the mean and standard deviation of torchvision's weights unless others are given."""
+        if self.weights is None:
+            return self
+        return replace(self, mean=self.mean or IMAGENET_MEAN, std=self.std or IMAGENET_STD)
 
     def build(self, channels: int, size: int) -> nn.Module:
         """Build the encoder for images with this number of channels."""
-        encoder = ResNet(self.block, self.depths, channels, self.stem, self.norm)
+        if (self.mean is None) != (self.std is None):
+            raise InputError("Only one of encoder.mean and encoder.std is set: set both or none.")
+        normalised = self.mean is not None and self.std is not None
+        inputs = 3 if normalised else channels  # grey images are repeated in three channels
+        encoder = ResNet(self.block, self.depths, inputs, self.stem, self.norm)
+        if self.mean is not None and self.std is not None:
+            encoder.normalise = Normalise(self.mean, self.std)
         encoder.shape = (channels, size, size)
         if self.weights is not None:
             load_encoder(encoder, self.weights)

@@ -19,6 +19,8 @@ from fedmcc.federation.engines import Engine
 from fedmcc.federation.policy import Policy
 from fedmcc.federation.privacy import PrivateAggregator
 from fedmcc.methods.base import Stage
+from fedmcc.networks import is_frozen
+from fedmcc.networks.frozen import FrozenEncoder
 from fedmcc.networks.inference import device_of
 from fedmcc.networks.initialise import initialise
 from fedmcc.networks.momentum import Network
@@ -38,6 +40,7 @@ from fedmcc.training.batches import BatchSource, LazyBatch
 from fedmcc.training.chunk_size import largest_chunk
 from fedmcc.training.chunked import CHUNKED_BATCHNORM, normalises_by_chunk
 from fedmcc.training.feature_cache import FeatureCache, bytes_of_view
+from fedmcc.training.feature_files import FeatureFile, feature_file
 from fedmcc.training.memory import memory_size
 from fedmcc.training.speed_probe import warn_of_slow_options
 from fedmcc.training.torch_setup import compile_encoders, find_device, set_up_torch
@@ -124,7 +127,8 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
     if config.training.chunks(config.training.batch_size) and _normalises_by_chunk(config, net):
         log.warning(CHUNKED_BATCHNORM)
     shards = share_out(config, images)
-    engine: Engine = config.engine.build(net, make, _clients(config, images, shards))
+    features = feature_file(net.online.encoder, images.images, config.views)
+    engine: Engine = config.engine.build(net, make, _clients(config, images, shards, features))
     if config.federation.secure_aggregation:
         from fedmcc.federation.engines.secure import SecureEngine
 
@@ -141,13 +145,20 @@ def share_out(config: Config, images: ImageSet) -> list[Rows]:
     return partition_images(images, config.partition, derive(config.general.seed, "partition"))
 
 
-def _clients(config: Config, images: ImageSet, shards: list[Rows]) -> list[Client]:
+def _clients(
+    config: Config, images: ImageSet, shards: list[Rows], features: FeatureFile | None
+) -> list[Client]:
     only, cache = config.federation.only, FeatureCache()
     if only is not None and not 0 <= only < len(shards):
         raise InputError(f"federation.only is {only}: give a client from 0 to {len(shards) - 1}.")
     if len(shards) == 1:  # no copy: the array may be mapped from disk
-        return [make_client(config, 0, images.images, cache)]
-    return [make_client(config, index, images.images[rows], cache) for index, rows in enumerate(shards)]
+        return [replace(make_client(config, 0, images.images, cache), features=features)]
+    clients = [make_client(config, index, images.images[rows], cache) for index, rows in enumerate(shards)]
+    if features is None:
+        return clients
+    return [
+        replace(client, features=features.take(rows)) for client, rows in zip(clients, shards, strict=True)
+    ]
 
 
 def make_client(config: Config, index: int, images: Images, cache: FeatureCache) -> Client:
@@ -217,6 +228,7 @@ def bare_network(config: Config, channels: int) -> Network:
     general, size = config.general, config.views.size
     if general.clusters is None or size is None:
         raise InputError("The configuration is not complete: it needs clusters and views.size.")
+    _check_frozen(config)
     encoder = config.encoder.build(channels, size)
     features = encoder.features
     assert isinstance(features, int)
@@ -229,11 +241,24 @@ def bare_network(config: Config, channels: int) -> Network:
     return net
 
 
+def _check_frozen(config: Config) -> None:
+    """Refuse stages that would train a frozen encoder."""
+    if not is_frozen(config.encoder):
+        return
+    for stage in stages(config):
+        if any(part == "online" or part.startswith("online.encoder") for part in stage.trained):
+            raise InputError(
+                f"The encoder is frozen, but the stage {stage.name} trains it: set method.name to raw and "
+                "clustering.name to a clustering, such as kmeans."
+            )
+
+
 def fingerprint(net: Network, config: Config) -> str:
-    """Hash of what two machines must agree on to train one network: tensor names, shapes and stages."""
+    """Hash of what two machines must agree on to train one network: tensors, stages, frozen encoder."""
     tensors = [f"{name} {value.dtype} {tuple(value.shape)}" for name, value in net.state_dict().items()]
     names = [stage.name for stage in stages(config)]
-    return sha256("\n".join([*tensors, *names]).encode()).hexdigest()
+    frozen = [net.online.encoder.identity] if isinstance(net.online.encoder, FrozenEncoder) else []
+    return sha256("\n".join([*tensors, *names, *frozen]).encode()).hexdigest()
 
 
 def scored_images(config: Config) -> ImageSet:

@@ -279,6 +279,8 @@ def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, A
         "encoder": name_of("encoder", config.encoder),
         "channels": str(experiment.images.images.shape[1]),
     }
+    if (identity := getattr(config.encoder, "sha256", None)) is not None:
+        metadata["encoder_sha256"] = identity
     with timed("checkpoint"):
         save_state(run.model_file, select(progress.model, ("online",)), metadata)
     with timed("scoring"):

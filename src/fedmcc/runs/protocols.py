@@ -17,6 +17,7 @@ from fedmcc.evaluation.label_free import score_without_labels
 from fedmcc.evaluation.linear import Backbone, ClassifierTraining
 from fedmcc.evaluation.semi_supervised import SemiSupervised
 from fedmcc.evaluation.splits import EncodedImages, LabelledImages, hold_out_fifth, labelled
+from fedmcc.networks.frozen import FrozenEncoder
 from fedmcc.networks.inference import device_of
 from fedmcc.numerics.randomness import derive, generator
 from fedmcc.runs.build import Trained, reopen, share_out
@@ -153,6 +154,8 @@ def by_linear_layer(subject: Subject, seed: int) -> Measured:
 
 def by_few_labels(subject: Subject, seed: int) -> Measured:
     """Training on 1 % and 10 % of the labels."""
+    if isinstance(subject.trained.net.online.encoder, FrozenEncoder):
+        raise InputError("The encoder is frozen and cannot be trained: use the protocol linear, not semi.")
     train_set, test_set = subject.train_and_test_set
     semi = SemiSupervised(subject.trained.net.online.encoder, subject.trained.config.views.plain)
     return Measured(semi.accuracies(train_set, test_set, seed), test_set.split, len(test_set.rows))

@@ -13,6 +13,7 @@ from fedmcc.data.decode import HeightWidth
 from fedmcc.data.image_files import ImageFiles
 from fedmcc.errors import InputError
 from fedmcc.methods.base import Stage
+from fedmcc.networks import native_size, resolve_encoder
 from fedmcc.training.torch_setup import find_device, resolve_precision
 
 log = logging.getLogger(__name__)
@@ -35,11 +36,13 @@ def resolve(config: Config, images: ImageSet) -> Config:
     precision = resolve_precision(training.precision, torch.device(general.device))
     keep = training.keep_optimizer
     sharing = partition.resolve(config.partition, images)
+    size = config.views.size or native_size(config.encoder) or min(images.images.shape[2:])
     return replace(
         config,
         general=general,
         engine=config.engine.resolve(),
-        views=replace(config.views, size=config.views.size or min(images.images.shape[2:])),
+        encoder=resolve_encoder(config.encoder),
+        views=replace(config.views, size=size),
         partition=sharing,
         training=replace(
             training, keep_optimizer=sharing.clients == 1 if keep is None else keep, precision=precision

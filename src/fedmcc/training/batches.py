@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedmcc.data.base import Images
 from fedmcc.methods.inputs import PARTNERS, VIEW_PAIR, Sight, Sights
+from fedmcc.training.feature_files import FeatureFile
 from fedmcc.training.timing import timed
 from fedmcc.views import Views
 from fedmcc.views.parameters import Parameters
@@ -25,6 +26,7 @@ class BatchSource:
     views: Views
     batch_size: int
     device: torch.device
+    features: FeatureFile | None = None  # of a frozen encoder; PLAIN then gives them instead of images
 
     def epoch(
         self, sees: Sights, notes: Mapping[str, Tensor], generator: torch.Generator
@@ -81,7 +83,7 @@ class LazyBatch:
                     case Sight.PARTNER:
                         seen.append(self._view(self._load(next(partners)), next(parameters).take(rows)))
                     case Sight.PLAIN:
-                        seen.append(self.source.views.plain(images))
+                        seen.append(self._plain(images, self.rows[rows]))
                     case Sight.ROW:
                         seen.append(self._numbers(self.rows[rows]))
                     case Sight.PARTNER_ROW:
@@ -95,6 +97,12 @@ class LazyBatch:
 
     def _load(self, rows: NDArray[np.int64]) -> Tensor:
         return to_device(self.source.images[rows], self.source.device)
+
+    def _plain(self, images: Tensor, rows: NDArray[np.int64]) -> Tensor:
+        source = self.source
+        if source.features is not None:
+            return source.features.read(rows).to(source.device)
+        return source.views.plain(images)
 
     def _view(self, images: Tensor, parameters: Parameters) -> Tensor:
         return self.source.views.apply(images, parameters)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from fedmcc.networks.frozen import FrozenEncoder
 from fedmcc.networks.inference import device_of
 from fedmcc.networks.momentum import Network
 from fedmcc.training.loop import Training
@@ -26,7 +27,7 @@ def warn_of_slow_options(net: Network, shape: tuple[int, int, int], training: Tr
     Forward passes in inference mode are timed: weights, statistics and random numbers stay as they are.
     """
     encoder, dtype = net.online.encoder, autocast_dtype(training.precision)
-    if device_of(encoder).type != "cpu":
+    if device_of(encoder).type != "cpu" or isinstance(encoder, FrozenEncoder):
         return
     images = torch.zeros((TEST_IMAGES, *shape))
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fedmcc.errors import InputError
+from fedmcc.networks.frozen import FrozenEncoder
 from fedmcc.networks.inference import device_of
 from fedmcc.networks.momentum import Branch, Network
 
@@ -80,7 +81,10 @@ def autocast_dtype(precision: Precision) -> torch.dtype | None:
 
 def compile_encoders(net: Network, shape: tuple[int, int, int]) -> None:
     """Compile the encoders of all branches in place, or log why they cannot be compiled."""
-    encoders = [branch.encoder for branch in net.children() if isinstance(branch, Branch)]
+    branches = [branch for branch in net.children() if isinstance(branch, Branch)]
+    encoders = [branch.encoder for branch in branches if not isinstance(branch.encoder, FrozenEncoder)]
+    if not encoders:
+        return
     for encoder in encoders:
         encoder.compile()
     try:

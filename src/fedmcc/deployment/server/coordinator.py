@@ -23,6 +23,7 @@ from fedmcc.deployment.server.signer import Signer
 from fedmcc.deployment.server.site_engine import SiteEngine, TaskHeader
 from fedmcc.deployment.setup.layout import OperatorFolder
 from fedmcc.errors import InputError
+from fedmcc.networks import is_frozen, native_size, resolve_encoder
 from fedmcc.runs.build import Experiment, build_network, fingerprint, scorer_of
 from fedmcc.runs.directory import Run, load_run
 from fedmcc.runs.experiment import Finished, Scored, start_run, steps
@@ -46,22 +47,23 @@ def prepare(grid: Grid, request: RunRequest) -> tuple[Experiment, Run]:
     run = load_run(request.run) if (request.run / "config.toml").exists() else None
     config = load(run.config_file) if run else parse_text(request.recipe)
     refuse_secure_aggregation(config)
+    config = replace(config, encoder=resolve_encoder(config.encoder))  # sites compare its SHA-256
     stored = _stored_sites(run) if run else {}
     scored = config.data.load() if config.evaluation.at_server else None
     config = _with_clusters(config, scored)
     policy = request.policy._replace(names=stored.get("sites", request.policy.names))
-    greeting = Greeting(dump(config), _finished_runs(request.run.resolve().parent))
+    greeting = Greeting(_for_sites(config, request), _finished_runs(request.run.resolve().parent))
     run_id = stored.get("id", uuid4().hex)
     sites = Membership(Mailbox(grid, _signer(request, run_id)), greeting, policy)
     sites.gather()
     channels = stored.get("channels") or (scored.images.shape[1] if scored else sites.majority_channels())
-    given = config.views.size
+    given = config.views.size or native_size(config.encoder)
     size = given or sites.majority_size()
     images = ImageSet(np.empty((0, channels, size, size), np.uint8))  # only their shape is used
     config = _resolve(config, images, len(sites.names))
     net = build_network(config, channels)
     config.privacy.require_private_network(net, stages(config))
-    header = TaskHeader(run_id, dump(config), fingerprint(net, config))
+    header = TaskHeader(run_id, _for_sites(config, request), fingerprint(net, config))
     sites.require(Requirements(channels, header.fingerprint, None if given else size))
     engine = SiteEngine(sites, header, config.training.batch_size)
     experiment = Experiment(config, images, [], scorer_of(config, scored) if scored else None, net, engine)
@@ -78,6 +80,14 @@ def refuse_secure_aggregation(config: Config) -> None:
             "Secure aggregation works in simulations only, not between sites: "
             "leave out federation.secure_aggregation."
         )
+
+
+def _for_sites(config: Config, request: RunRequest) -> str:
+    """The configuration as sites get it: without the server's path of a frozen encoder."""
+    if is_frozen(config.encoder) and request.federation is not None:
+        encoder: Any = config.encoder
+        config = replace(config, encoder=replace(encoder, path=None))
+    return dump(config)
 
 
 def _signer(request: RunRequest, run_id: str) -> Signer | None:

@@ -161,7 +161,7 @@ def read_site(context: Context) -> SiteWorker:
     for key in ("client", "state-dir"):
         if not config.get(key):
             raise InputError(f"The site's node-config has no {key}: add it.")
-    data = Path(str(config["data"])) if config.get("data") else None
+    data, encoder = (Path(str(config[key])) if config.get(key) else None for key in ("data", "encoder"))
     identity = read_identity(context)
     return SiteWorker(
         name=str(config["client"]),
@@ -170,6 +170,7 @@ def read_site(context: Context) -> SiteWorker:
         shard=_shard(config.get("shard")),
         ledger=identity.ledger if identity else None,
         policy=parse_policy(identity.folder.read_policy()) if identity else SitePolicy(),
+        encoder=encoder,
     )
 
 

@@ -17,6 +17,8 @@ from fedmcc.deployment.site.worker import site_files
 from fedmcc.errors import InputError
 from fedmcc.federation.engines.embedded import EmbeddedOptions
 from fedmcc.methods.base import Stage
+from fedmcc.networks import is_frozen, native_size
+from fedmcc.networks.inference import device_of
 from fedmcc.numerics.state_dicts import select
 from fedmcc.runs import build
 from fedmcc.training.loop import train, trainable
@@ -53,13 +55,17 @@ class SiteReport:
     memory: int  # peak bytes of a process that trains
 
 
-def resolve_recipe(data: Path, recipe: Path | None) -> config.Config:
-    """The recipe for a run on the images of this site only."""
-    loaded = config.parse({}) if recipe is None else config.load(recipe)
+def resolve_recipe(data: Path, recipe: Path | None, encoder: Path | None = None) -> config.Config:
+    """The recipe for a run on the images of this site only, with the site's own pretrained encoder."""
+    settings = [] if encoder is None else [f"encoder.path={encoder.resolve()}"]
+    loaded = (
+        config.parse(config.apply_settings({}, settings)) if recipe is None else config.load(recipe, settings)
+    )
+    size = native_size(loaded.encoder) if is_frozen(loaded.encoder) else None
     return replace(
         loaded,
         general=replace(loaded.general, clusters=loaded.general.clusters or DEFAULT_CLUSTERS),
-        data=site_files(loaded.data, data.resolve()),
+        data=site_files(loaded.data, data.resolve(), size),
         partition=PartitionOptions(),
         federation=replace(loaded.federation, fraction=1.0, count=None, only=None, minimum=1),
         evaluation=replace(loaded.evaluation, split=None),
@@ -78,7 +84,7 @@ def check_site(loaded: config.Config) -> SiteReport:
     experiment = build.assemble(replace(loaded, general=general), images)
     costs = tuple(_cost(experiment, stage) for stage in experiment.stages if stage.trained)
     root = site_files(loaded.data, loaded.data.root or Path()).listing().root  # may be below data.root
-    device = next(experiment.net.parameters()).device
+    device = device_of(experiment.net)
     return SiteReport(images, _file_sizes(root, images), costs, _peak_memory(device))
 
 

@@ -26,19 +26,26 @@ RETRYING = "Connection attempt failed, retrying"  # in a line of Flower's log, w
 UNKNOWN_KEY = "[code: 2004]"
 
 
-def run_site(site: SiteFolder, data: Path) -> Iterator[str]:
-    """Take part in the federation until interrupted; yields messages for the terminal of the site."""
+def run_site(site: SiteFolder, data: Path, encoder: Path | None = None) -> Iterator[str]:
+    """Take part in the federation until interrupted; yields messages for the terminal of the site.
+
+    `encoder` is the place of a pretrained encoder at this site.
+    """
     name, server = site.read()
     parse_policy(site.read_policy())  # raises InputError before the site connects
     data = data.resolve()
     if not data.is_dir():
         raise InputError(f"The folder {data} does not exist: give the folder of your images as --data.")
+    if encoder is not None and not encoder.exists():
+        raise InputError(f"There is no encoder at {encoder}: give its file or folder as --encoder.")
     with processes.exclusive(site.path, "site"):
         processes.terminate_all(site.flower_home)  # left behind by a site that was killed
         make_private_folders([site.flower_home, site.logs, site.state])
         options = site.path / "node.toml"
         folders = {"folder": str(site.path.resolve()), "state-dir": str(site.state), "data": str(data)}
         table = {"client": name, **folders}
+        if encoder is not None:
+            table["encoder"] = str(encoder.resolve())
         write_atomically(options, tomli_w.dumps(table), PRIVATE_MODE)
         log = site.logs / "site.log"
         try:

@@ -23,6 +23,7 @@ from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
 from fedmcc.messages import StageRound, Task, Update
 from fedmcc.methods.base import Stage
+from fedmcc.networks import is_frozen, native_size
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics.state_dicts import State, add_prefix, detached, select
 from fedmcc.runs.build import build_network, fingerprint, make_client, network_factory, share_out
@@ -30,6 +31,7 @@ from fedmcc.runs.resolve import resolve, stages
 from fedmcc.storage.atomic_files import make_folder, try_lock, write_atomically
 from fedmcc.storage.safetensor_files import load_state, save_state
 from fedmcc.training.feature_cache import FeatureCache
+from fedmcc.training.feature_files import feature_file
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class SiteWorker:
     simulated: bool = False  # random numbers are those of a client in a simulation
     ledger: Ledger | None = None  # with the recipes of greetings; None: a simulation
     policy: SitePolicy = field(default_factory=SitePolicy)  # what the site's owner allows
+    encoder: Path | None = None  # the files of a frozen encoder at this site
 
     def hello(self, greeting: Greeting) -> Hello:
         """Answer the greeting of a server, and delete the states of finished runs."""
@@ -70,6 +73,7 @@ class SiteWorker:
             self._delete_state(run)
         config = parse_text(greeting.recipe)
         self._check_policy(config)
+        config = self._with_encoder(config)
         if config.privacy.reproducible:
             log.warning(
                 "The recipe sets privacy.reproducible: the server can repeat this site's random draws."
@@ -90,6 +94,7 @@ class SiteWorker:
         self._check_policy(config)
         _check_names(config, site_task)
         self._check_recipe(site_task)
+        config = self._with_encoder(config)
         images = self._images(config)
         make, config = network_factory(_resolve(config, images), images)
         net = make()
@@ -100,6 +105,8 @@ class SiteWorker:
         client = make_client(config, site_task.task.client, images.images, FeatureCache())
         memory = SiteMemory(self.folder / site_task.run)
         with memory.locked(expires):
+            features = feature_file(net.online.encoder, images.images, config.views)
+            client = replace(client, features=features)
             if not (self.simulated or config.privacy.reproducible):
                 client = replace(client, seed=memory.secret_seed())
             return _work(client, net, _stage(config, site_task.task), site_task, memory)
@@ -108,6 +115,21 @@ class SiteWorker:
         """Refuse a recipe outside the site's policy, before any image is read."""
         if reason := self.policy.objection(config):
             raise RefusalError(reason)
+
+    def _with_encoder(self, config: Config) -> Config:
+        """The configuration with the site's own files of a frozen encoder, which must be the server's."""
+        if not is_frozen(config.encoder) or self.simulated:
+            return config
+        options: Any = config.encoder
+        needed = f"the encoder with the SHA-256 {options.sha256}"
+        if self.encoder is None:
+            raise RefusalError(f"The run uses {needed}: start the site with --encoder and its place.")
+        try:
+            own = replace(options, path=self.encoder).resolve()
+        except InputError as error:
+            log.error("%s", error)  # it names a folder of the site, and is not sent
+            raise RefusalError(f"The site does not have {needed}: give its place as --encoder.") from None
+        return replace(config, encoder=own)
 
     def _check_recipe(self, site_task: SiteTask) -> None:
         """Refuse a task whose options differ from those with which the server greeted this site."""
@@ -140,12 +162,19 @@ class SiteWorker:
     def _source(self, config: Config) -> Source:
         if self.data is None:
             return config.data
-        return site_files(config.data, self.data)
+        size = native_size(config.encoder) if is_frozen(config.encoder) else None
+        return site_files(config.data, self.data, size)
 
 
-def site_files(source: Source, root: Path) -> ImageFiles:
-    """The image files of a site, decoded with the options of the recipe if its [data] reads files."""
-    return replace(source, root=root) if isinstance(source, ImageFiles) else Folder(root=root, labels=False)
+def site_files(source: Source, root: Path, size: int | None = None) -> ImageFiles:
+    """The image files of a site, decoded with the options of the recipe if its [data] reads files.
+
+    Otherwise they are decoded in `size`, that of a frozen encoder, or in the usual size.
+    """
+    if isinstance(source, ImageFiles):
+        return replace(source, root=root)
+    files = Folder(root=root, labels=False)
+    return replace(files, size=size or files.size)
 
 
 class SiteMemory:

@@ -1,0 +1,227 @@
+"""A pretrained encoder in a folder as the Hugging Face hub publishes it, run by transformers.
+
+Nothing is downloaded, no code of the folder runs, and weights are read from safetensors files only.
+"""
+
+import json
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from fedmcc.errors import InputError
+from fedmcc.networks.frozen import (
+    FrozenEncoder,
+    hash_files,
+    missing_package,
+    require_identity,
+    require_path,
+)
+from fedmcc.networks.normalise import Normalise, Triple
+
+WHAT = "a folder with config.json, preprocessor_config.json and model.safetensors"
+CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
+ANY_SIZE = ("convnext", "convnextv2", "dinov2", "dinov2_with_registers", "resnet")
+ONE_SIZE = ("clip", "clip_vision_model", "siglip", "siglip_vision_model", "vit")
+FIRST_TOKEN = ("vit",)  # the pooler of ViT is part of another task; other models pool themselves
+
+Pooling = Literal["auto", "pooler", "first", "mean"]
+
+
+class HuggingFaceEncoder(FrozenEncoder):
+    """The pooled output of a vision model of transformers."""
+
+    def __init__(self, model: nn.Module, pooling: Pooling, normalise: Normalise, identity: str) -> None:
+        super().__init__(0, normalise, identity)
+        self.pooling = pooling
+        self._hidden = (model.eval().requires_grad_(False),)  # in a tuple: no part of `state_dict`
+
+    def encode(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
+        outputs = self._hidden[0](pixel_values=images)
+        if self.pooling == "pooler":
+            return outputs.pooler_output.flatten(start_dim=1).float()
+        last = outputs.last_hidden_state
+        if last.dim() == 4:
+            return last.mean(dim=(2, 3)).float()
+        return (last[:, 0] if self.pooling == "first" else last.mean(dim=1)).float()
+
+    def facts(self) -> list[Any]:
+        """What the features of an image depend on besides the image: also versions, pooling and threads."""
+        versions = [version("torch"), version("transformers")]
+        return [*super().facts(), self.pooling, *versions, torch.get_num_threads()]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "HuggingFaceEncoder":
+        """Move the hidden model with the encoder, for instance to another device."""
+        self._hidden[0]._apply(fn)
+        return super()._apply(fn, recurse)
+
+
+@dataclass(frozen=True)
+class HuggingFaceOptions:
+    """A pretrained folder of the Hugging Face hub, frozen: its weights are never trained, sent or stored."""
+
+    path: Path | None = None  # the folder
+    sha256: str | None = None  # of its files; None: any, and the run records it
+    pooling: Pooling = "auto"  # auto: the first token of a ViT, else the model's own pooling
+    frozen: ClassVar[bool] = True
+
+    def resolve(self) -> "HuggingFaceOptions":
+        """Record the SHA-256 of the files."""
+        return replace(self, sha256=self._identity())
+
+    def image_size(self) -> int:
+        """Side of the images that the encoder was trained on, from the preprocessor."""
+        return _size(_read_json(self._folder(), PREPROCESSOR), self._folder())
+
+    def build(self, channels: int, size: int) -> nn.Module:
+        """Build the encoder for square images of this size."""
+        folder, identity = self._folder(), self._identity()
+        kind = _read_json(folder, CONFIG).get("model_type")
+        expected = self.image_size()
+        if kind in ONE_SIZE and size != expected:
+            raise InputError(
+                f"{folder} takes images of {expected} pixels: set views.size to that, or leave it out."
+            )
+        pooling = self.pooling
+        if pooling == "auto":
+            pooling = "first" if kind in FIRST_TOKEN else "pooler"
+        normalise = Normalise(*_statistics(_read_json(folder, PREPROCESSOR), folder))
+        encoder = HuggingFaceEncoder(_load_model(folder, identity), pooling, normalise, identity)
+        encoder.features = _width(encoder, folder, size)
+        encoder.shape = (channels, size, size)
+        return encoder
+
+    def _folder(self) -> Path:
+        folder = require_path(self.path, WHAT)
+        if not folder.is_dir():
+            raise InputError(f"{folder} is not a folder: set encoder.path to {WHAT}.")
+        return folder
+
+    def _identity(self) -> str:
+        folder = self._folder()
+        _check_files(folder)
+        weights = tuple(path.name for path in folder.glob("*.safetensors*"))
+        identity = hash_files(folder, (CONFIG, PREPROCESSOR, *weights))
+        require_identity(folder, identity, self.sha256)
+        return identity
+
+
+def _check_files(folder: Path) -> None:
+    """Refuse a folder with code, with weights in a pickle only, or with a file missing or truncated."""
+    if code := sorted(folder.rglob("*.py")):
+        raise InputError(f"{folder} has code ({code[0].name}), which is never run: use a model without code.")
+    for name in (CONFIG, PREPROCESSOR):
+        if "auto_map" in _read_json(folder, name):
+            raise InputError(
+                f"{folder / name} asks for code of its own (auto_map), which is never run: "
+                "use a model of transformers."
+            )
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+        found = f"weights only in a pickle ({pickles[0]})" if pickles else "no weights"
+        raise InputError(f"{folder} has {found}: fetch model.safetensors of the same model.")
+    for path in weights:
+        try:
+            with safe_open(path, "pt"):
+                pass
+        except (SafetensorError, OSError):
+            raise InputError(f"{path} is truncated or not a safetensors file: fetch it again.") from None
+
+
+def _read_json(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / name
+    if not path.is_file():
+        raise InputError(f"{folder} has no {name}: fetch it from where the weights come from.")
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        raise InputError(f"{path} is truncated or not JSON: fetch it again.") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is not an object of options: fetch it again.")
+    return content
+
+
+def _size(options: dict[str, Any], folder: Path) -> int:
+    """Side of the images: of the crop if images are cropped, else of the resized image."""
+    crop = options.get("crop_size") if options.get("do_center_crop", "crop_size" in options) else None
+    size = crop or options.get("size")
+    if isinstance(size, dict):
+        size = size.get("height") or size.get("shortest_edge")
+    if not isinstance(size, int) or size < 1:
+        raise InputError(f"{folder / PREPROCESSOR} has no image size: fetch it again.")
+    return size
+
+
+def _statistics(options: dict[str, Any], folder: Path) -> tuple[Triple, Triple]:
+    """Mean and standard deviation of each channel of images in [0, 1]."""
+    if not options.get("do_normalize", True):
+        return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    if not math.isclose(options.get("rescale_factor", 1 / 255), 1 / 255, rel_tol=1e-3):
+        raise InputError(f"{folder / PREPROCESSOR} scales pixels in an unsupported way: use another model.")
+    try:
+        mean, std = (tuple(map(float, options[f"image_{name}"])) for name in ("mean", "std"))
+    except (KeyError, TypeError, ValueError):
+        raise InputError(
+            f"{folder / PREPROCESSOR} has no image_mean and image_std: fetch it again."
+        ) from None
+    return mean, std  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=1)
+def _load_model(folder: Path, identity: str) -> nn.Module:
+    """The vision model in a folder with this SHA-256."""
+    options = _read_json(folder, CONFIG)
+    kind = options.pop("model_type", None)
+    if kind not in (*ANY_SIZE, *ONE_SIZE):
+        raise InputError(
+            f"{folder} is a model of type '{kind}': give one of {', '.join(sorted((*ANY_SIZE, *ONE_SIZE)))}."
+        )
+    try:
+        from transformers import AutoConfig, AutoModel
+        from transformers.utils import logging
+    except ImportError:
+        raise missing_package("transformers") from None
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        config = AutoConfig.for_model(kind, **options)
+        config = getattr(config, "vision_config", config)
+        model, report = AutoModel.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except Exception as error:  # transformers documents none
+        raise InputError(
+            f"{folder} cannot be loaded ({type(error).__name__}): fetch its files again."
+        ) from None
+    missing = sorted(name for name in report["missing_keys"] if "pooler" not in name or kind != "vit")
+    if missing or report["mismatched_keys"]:
+        name = (missing or sorted(map(str, report["mismatched_keys"])))[0]
+        raise InputError(f"The weights in {folder} lack {name}: fetch config.json and weights of one model.")
+    return model  # type: ignore[no-any-return]
+
+
+def _width(encoder: HuggingFaceEncoder, folder: Path, size: int) -> int:
+    """Number of features, from a black image."""
+    try:
+        with torch.no_grad():
+            device = next(encoder._hidden[0].parameters()).device
+            return encoder.encode(torch.zeros((1, 3, size, size), device=device)).shape[1]
+    except (ValueError, RuntimeError, AttributeError, TypeError):
+        raise InputError(
+            f"{folder} cannot encode images of {size} pixels: leave out views.size and encoder.pooling."
+        ) from None

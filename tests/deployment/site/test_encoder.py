@@ -1,0 +1,52 @@
+"""The pretrained encoder of a site: in its own place, with the SHA-256 that the server names."""
+
+from dataclasses import replace
+from shutil import copyfile
+
+import pytest
+
+from fedmcc.config import dump, parse
+from fedmcc.deployment.messages import Greeting
+from fedmcc.deployment.site.worker import RefusalError, SiteWorker
+from fedmcc.runs.build import build_network, fingerprint
+from fedmcc.runs.resolve import resolve
+
+
+@pytest.fixture
+def config(encoder_files, tmp_path):
+    """What the server sends, with the encoder in the server's place."""
+    path = encoder_files.write_onnx(tmp_path / "server.onnx")
+    data = {"name": "digits", "limit": 90}
+    given = parse({"clusters": 4, "data": data, "encoder": {"name": "onnx", "path": str(path)}})
+    return replace(given, encoder=given.encoder.resolve())
+
+
+def test_a_site_with_the_same_file_elsewhere_builds_the_network_of_the_server(config, tmp_path):
+    copyfile(config.encoder.path, tmp_path / "site.onnx")
+    server = resolve(config, config.data.load())
+    expected = fingerprint(build_network(server, 1), server)
+    config.encoder.path.unlink()
+    hello = SiteWorker("a", tmp_path, encoder=tmp_path / "site.onnx").hello(Greeting(dump(config)))
+    assert hello.fingerprint == expected
+
+
+def test_a_site_with_another_file_refuses_in_a_sentence_without_its_path(config, encoder_files, tmp_path):
+    other = encoder_files.write_onnx(tmp_path / "site.onnx", seed=1)
+    with pytest.raises(RefusalError) as caught:
+        SiteWorker("a", tmp_path, encoder=other).hello(Greeting(dump(config)))
+    reason = str(caught.value)
+    assert reason.startswith(f"The site does not have the encoder with the SHA-256 {config.encoder.sha256}")
+    assert str(tmp_path) not in reason
+
+
+def test_a_site_without_an_encoder_says_what_to_do(config, tmp_path):
+    with pytest.raises(RefusalError, match=r"start the site with --encoder"):
+        SiteWorker("a", tmp_path).hello(Greeting(dump(config)))
+
+
+def test_networks_of_different_encoders_have_different_fingerprints(config, encoder_files, tmp_path):
+    path = encoder_files.write_onnx(tmp_path / "other.onnx", seed=1)
+    other = replace(config, encoder=replace(config.encoder, path=path, sha256=None))
+    images = config.data.load()
+    found = [fingerprint(build_network(c, 1), c) for c in (resolve(config, images), resolve(other, images))]
+    assert found[0] != found[1]
