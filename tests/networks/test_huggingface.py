@@ -76,7 +76,10 @@ SPOILED = {
     "has no preprocessor_config.json": lambda folder: (folder / "preprocessor_config.json").unlink(),
     "truncated or not JSON": lambda folder: (folder / "config.json").write_text("{"),
     "is a model of type 'bert'": lambda folder: _edit(folder / "config.json", model_type="bert"),
-    "has no image_mean": lambda folder: _edit(folder / "preprocessor_config.json", image_mean=None),
+    "The mean of an encoder is None": lambda folder: _edit(
+        folder / "preprocessor_config.json", image_mean=None
+    ),
+    "has no image_mean": lambda folder: (folder / "preprocessor_config.json").write_text('{"size": 8}'),
     "has no image size": lambda folder: _edit(folder / "preprocessor_config.json", crop_size="large"),
 }
 

@@ -98,4 +98,4 @@ def test_statistics_that_are_not_three_positive_numbers_are_refused(encoder_file
     with pytest.raises(InputError, match=r"The mean of an encoder is .*: give three numbers"):
         OnnxOptions(wrong).build(3, 8)
     with pytest.raises(InputError, match=r"give numbers above 0"):
-        OnnxOptions(wrong, mean=(0, 0, 0), std=(1, 0, 1)).build(3, 8)
+        OnnxOptions(wrong, mean=(0.0, 0.0, 0.0), std=(1.0, 0.0, 1.0)).build(3, 8)

@@ -66,7 +66,7 @@ def test_other_images_encoders_and_sizes_have_other_files(encoder_files, encoder
         feature_file(encoder, _images(), VIEWS),
         feature_file(encoder, _images(seed=1), VIEWS),
         feature_file(other, _images(), VIEWS),
-        feature_file(OnnxOptions(tmp_path / "tiny.onnx", mean=(0, 0, 0)).build(3, 8), _images(), VIEWS),
+        feature_file(OnnxOptions(tmp_path / "tiny.onnx", mean=(0.0, 0.0, 0.0)).build(3, 8), _images(), VIEWS),
     ]
     assert len({file.path for file in files}) == len(files)
 

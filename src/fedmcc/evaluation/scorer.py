@@ -15,6 +15,7 @@ from fedmcc.evaluation.kmeans import Assigned, images_at_once, kmeans, raw_kmean
 from fedmcc.evaluation.knn import WeightedKNN
 from fedmcc.evaluation.label_free import collapse_warning, score_without_labels
 from fedmcc.evaluation.options import KNN_QUERIES, Evaluation
+from fedmcc.networks.frozen import FrozenEncoder
 from fedmcc.networks.momentum import Branch
 from fedmcc.numerics.randomness import generator
 from fedmcc.training.feature_files import feature_file
@@ -115,7 +116,10 @@ class Scorer:
         fitted = min(images_at_once(self.images.images, self.clusters), self.options.sample_above)
         return {"sampled": {"knn": min(KNN_QUERIES, known), "pixels": max(fitted, self.clusters)}}
 
-    def _two_views(self, branch: Branch) -> tuple[Any, Any]:
+    def _two_views(self, branch: Branch) -> tuple[Any, Any] | None:
+        """Features of two views of some images; None if views play no part in training."""
+        if isinstance(branch.encoder, FrozenEncoder):
+            return None
         views: tuple[Any, Any] = self.cache.get(branch.encoder, "views", lambda: self._views(branch.encoder))
         return views
 

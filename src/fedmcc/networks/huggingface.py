@@ -24,7 +24,7 @@ from fedmcc.networks.frozen import (
     require_identity,
     require_path,
 )
-from fedmcc.networks.normalise import Normalise, Triple
+from fedmcc.networks.normalise import Normalise, Triple, read_triple
 
 WHAT = "a folder with config.json, preprocessor_config.json and model.safetensors"
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
@@ -167,13 +167,9 @@ def _statistics(options: dict[str, Any], folder: Path) -> tuple[Triple, Triple]:
         return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
     if not math.isclose(options.get("rescale_factor", 1 / 255), 1 / 255, rel_tol=1e-3):
         raise InputError(f"{folder / PREPROCESSOR} scales pixels in an unsupported way: use another model.")
-    try:
-        mean, std = (tuple(map(float, options[f"image_{name}"])) for name in ("mean", "std"))
-    except (KeyError, TypeError, ValueError):
-        raise InputError(
-            f"{folder / PREPROCESSOR} has no image_mean and image_std: fetch it again."
-        ) from None
-    return mean, std  # type: ignore[return-value]
+    if "image_mean" not in options or "image_std" not in options:
+        raise InputError(f"{folder / PREPROCESSOR} has no image_mean and image_std: fetch it again.")
+    return read_triple(options["image_mean"], "mean"), read_triple(options["image_std"], "standard deviation")
 
 
 @lru_cache(maxsize=1)

@@ -22,8 +22,8 @@ class Normalise(nn.Module):
 
     def __init__(self, mean: Triple, std: Triple) -> None:
         super().__init__()
-        self.register_buffer("mean", _column(mean, "mean"), persistent=False)
-        self.register_buffer("std", _column(std, "std"), persistent=False)
+        self.register_buffer("mean", _column(mean), persistent=False)
+        self.register_buffer("std", _column(std), persistent=False)
         if not bool((self.std > 0).all()):
             raise InputError(f"The standard deviation of an encoder is {list(std)}: give numbers above 0.")
 
@@ -31,7 +31,17 @@ class Normalise(nn.Module):
         return (images.expand(-1, 3, -1, -1) - self.mean) / self.std
 
 
-def _column(values: Triple, name: str) -> Tensor:
-    if len(values) != 3 or not all(map(math.isfinite, values)):
-        raise InputError(f"The {name} of an encoder is {list(values)}: give three numbers.")
-    return torch.tensor(values)[:, None, None]
+def _column(values: Triple) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32)[:, None, None]
+
+
+def read_triple(values: object, name: str) -> Triple:
+    """Three numbers of a file; raises InputError if the file has something else."""
+    if isinstance(values, list | tuple) and len(values) == 3 and all(map(_is_number, values)):
+        first, second, third = map(float, values)
+        return first, second, third
+    raise InputError(f"The {name} of an encoder is {values}: give three numbers.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

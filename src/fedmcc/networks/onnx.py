@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedmcc.errors import InputError
 from fedmcc.networks.frozen import FrozenEncoder, hash_file, missing_package, require_identity, require_path
-from fedmcc.networks.normalise import Normalise, Triple
+from fedmcc.networks.normalise import Normalise, Triple, read_triple
 
 WHAT = "an ONNX file"
 PICKLES = (".pt", ".pth", ".bin", ".pkl", ".ckpt")
@@ -88,7 +88,7 @@ class OnnxOptions:
             raise InputError(
                 f"{self.path} has no mean and std in its metadata: set encoder.mean and encoder.std."
             )
-        normalise = Normalise(tuple(mean), tuple(std))
+        normalise = Normalise(read_triple(mean, "mean"), read_triple(std, "std"))
         encoder = OnnxEncoder(session, 0, normalise, identity)
         encoder.features = _width(encoder, self._file(), size)
         encoder.shape = (channels, size, size)

@@ -1,15 +1,21 @@
 """The pretrained encoder of a site: in its own place, with the SHA-256 that the server names."""
 
+import time
 from dataclasses import replace
 from shutil import copyfile
 
 import pytest
+import torch
+from torch.nn.functional import normalize
 
 from fedmcc.config import dump, parse
-from fedmcc.deployment.messages import Greeting
+from fedmcc.deployment.messages import Greeting, SiteTask
 from fedmcc.deployment.site.worker import RefusalError, SiteWorker
+from fedmcc.messages import Task
+from fedmcc.numerics.state_dicts import select
 from fedmcc.runs.build import build_network, fingerprint
-from fedmcc.runs.resolve import resolve
+from fedmcc.runs.resolve import resolve, stages
+from fedmcc.storage.safetensor_files import load_shapes
 
 
 @pytest.fixture
@@ -50,3 +56,19 @@ def test_networks_of_different_encoders_have_different_fingerprints(config, enco
     images = config.data.load()
     found = [fingerprint(build_network(c, 1), c) for c in (resolve(config, images), resolve(other, images))]
     assert found[0] != found[1]
+
+
+def test_a_task_is_done_with_the_features_of_the_sites_own_file(config, encoder_files, tmp_path):
+    images = config.data.load().images
+    server = resolve(config, config.data.load())
+    net, stage = build_network(server, 1), stages(server)[0]
+    task = Task(0, stage.name, 1, select(net.state_dict(), (*stage.frozen, *stage.shared)))
+    sent = replace(config, encoder=replace(config.encoder, path=None))  # the server's path is not sent
+    site_task = SiteTask("abc", dump(sent), fingerprint(net, server), None, task)
+    own = tmp_path / "site.onnx"
+    config.encoder.path.rename(own)
+    update = SiteWorker("a", tmp_path / "state", encoder=own).answer(site_task, time.time() + 600)
+    features = encoder_files.onnx_features(torch.from_numpy(images).float() / 255).double()
+    torch.testing.assert_close(update.extras["first"], normalize(features, dim=1).sum(dim=0))
+    (state,) = (tmp_path / "state" / "abc").glob("*.safetensors")
+    assert not [name for name in (*update.weights, *load_shapes(state)) if "encoder" in name]
