@@ -46,9 +46,10 @@ class HuggingFaceEncoder(FrozenEncoder):
 
     def encode(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
         outputs = self._hidden[0](pixel_values=images)
+        last: Tensor = outputs.last_hidden_state
         if self.pooling == "pooler":
-            return outputs.pooler_output.flatten(start_dim=1).float()
-        last = outputs.last_hidden_state
+            pooled: Tensor = outputs.pooler_output
+            return pooled.flatten(start_dim=1).float()
         if last.dim() == 4:
             return last.mean(dim=(2, 3)).float()
         return (last[:, 0] if self.pooling == "first" else last.mean(dim=1)).float()
@@ -60,8 +61,8 @@ class HuggingFaceEncoder(FrozenEncoder):
 
     def _apply(self, fn: Any, recurse: bool = True) -> "HuggingFaceEncoder":
         """Move the hidden model with the encoder, for instance to another device."""
-        self._hidden[0]._apply(fn)
-        return super()._apply(fn, recurse)
+        self._hidden[0]._apply(fn)  # type: ignore[no-untyped-call]
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
 
 @dataclass(frozen=True)

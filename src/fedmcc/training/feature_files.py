@@ -81,7 +81,7 @@ def feature_file(encoder: nn.Module, images: Images, views: Views) -> FeatureFil
 def _key(encoder: FrozenEncoder, images: Images, views: Views) -> str:
     digest = sha256()
     for start in range(0, len(images), HASHED_IMAGES):
-        digest.update(np.ascontiguousarray(images[start : start + HASHED_IMAGES]))
+        digest.update(np.ascontiguousarray(images[start : start + HASHED_IMAGES]).data)
     facts = [VERSION, *encoder.facts(), views.size, list(images.shape), digest.hexdigest()]
     return sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
