@@ -5,8 +5,14 @@ import tomllib
 from hashlib import sha256
 
 RESOLVED_SECTIONS = ("partition", "engine")  # which the server completes; a site does not use them
-RESOLVED_KEYS = ("views.size", "training.keep_optimizer")  # which the server fills in if they are not set
-LOCAL_KEYS = ("data.root",)  # differs between machines
+RESOLVED_KEYS = (  # which the server fills in if they are not set
+    "views.size",
+    "training.keep_optimizer",
+    "encoder.sha256",
+    "encoder.mean",
+    "encoder.std",
+)
+LOCAL_KEYS = ("data.root", "encoder.path")  # differ between machines
 
 
 def agreed_options(text: str) -> dict[str, object]:

@@ -10,6 +10,7 @@ from torch.nn.functional import normalize
 
 from fedmcc.config import dump, parse
 from fedmcc.deployment.messages import Greeting, SiteTask
+from fedmcc.deployment.recipes import recipe_hash
 from fedmcc.deployment.site.worker import RefusalError, SiteWorker
 from fedmcc.messages import Task
 from fedmcc.numerics.state_dicts import select
@@ -73,3 +74,8 @@ def test_a_task_is_done_with_the_features_of_the_sites_own_file(config, encoder_
     torch.testing.assert_close(update.extras["first"], expected, rtol=1e-5, atol=1e-5)
     (state,) = (tmp_path / "state" / "abc").glob("*.safetensors")
     assert not [name for name in (*update.weights, *load_shapes(state)) if "encoder" in name]
+
+
+def test_the_hash_of_a_recipe_does_not_depend_on_the_place_of_the_encoder(config):
+    without = replace(config, encoder=replace(config.encoder, path=None, sha256=None))
+    assert recipe_hash(dump(config)) == recipe_hash(dump(without))
