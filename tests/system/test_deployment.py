@@ -342,6 +342,15 @@ def test_status_counts_rounds_and_bytes_of_each_site(federation: Federation) -> 
     assert [line.split("│")[4].strip() for line in lines] == ["5", "5", "5"]
 
 
+def test_the_audit_books_of_server_and_sites_agree(federation: Federation) -> None:
+    audit = federation.start("audit", "federation", "audit", federation.operator.path)
+    assert audit.wait(TIMEOUT_SECONDS) == 0, federation.output("audit")
+    assert "All lines are genuine, and the books agree." in federation.output("audit")
+    lines = [json.loads(line) for line in federation.operator.audit_book.read_text().splitlines()]
+    accepted = [line["accepted"] for line in lines if line["event"] == "round"]
+    assert accepted == [["a", "b", "c"]] * len(STAGES)
+
+
 def test_logs_name_sites_and_rounds_but_no_image_files(federation: Federation) -> None:
     logs = [*federation.operator.logs.glob("*"), *federation.operator.path.glob("sites/*/logs/*")]
     text = "".join(path.read_text() for path in logs)
