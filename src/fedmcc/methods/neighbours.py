@@ -31,8 +31,8 @@ class NeighbourClustering(FederatedKMeans):
     whiten: float = 0.0  # 1: variance 1 on all axes; 0: principal axes with their variances
     rounds: int = 20
     epochs: int = 3  # E
-    neighbours: int = 20  # of an image, with itself
-    entropy_weight: float = 2.0  # of all clients' cluster sizes
+    neighbours: int = 20  # k, with the image itself
+    entropy_weight: float = 5.0  # lambda, of all clients' cluster sizes
     rate: float = 10.0  # learning rate, as a multiple of training.learning_rate
 
     def __post_init__(self) -> None:
