@@ -204,6 +204,7 @@ def test_a_client_has_no_place_for_labels():
         "seed",
         "clip",
         "cache",
+        "features",
     }
 
 
