@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from scipy.optimize import linear_sum_assignment
 from attacks import ATTACKS, AttackedEngine
 from fedmcc import config
 from fedmcc.federation.aggregation import AGGREGATIONS, DEFAULT
-from fedmcc.federation.rounds import Progress, Round, rounds
+from fedmcc.federation.rounds import Progress, Round, RoundFailedError, rounds
 from fedmcc.numerics.state_dicts import copy_into, detached, select
 from fedmcc.runs.build import Experiment, assemble, build_network
 from fedmcc.training.torch_setup import set_up_torch
@@ -128,10 +129,11 @@ def measure(cell: Cell) -> dict[str, Any]:
     experiment = build(cell)
     engine = AttackedEngine(experiment.engine, ATTACKS[cell.attack], cell.seed)
     progress, refused = Progress(detached(experiment.net.state_dict())), 0
-    for stage in experiment.stages:
-        for event in rounds(stage, progress, engine, experiment.clients, experiment.policy(b"")):
-            if isinstance(event, Round):
-                progress, refused = event.progress, refused + len(event.refused)
+    with suppress(RoundFailedError):  # the attack ended the run: the model that it reached is scored
+        for stage in experiment.stages:
+            for event in rounds(stage, progress, engine, experiment.clients, experiment.policy(b"")):
+                if isinstance(event, Round):
+                    progress, refused = event.progress, refused + len(event.refused)
     copy_into(experiment.net, progress.model)
     scores = experiment.scorer.round(experiment.net.online, with_head=True, with_kmeans=True)
     kept = {name: scores[name] for name in SCORES}
