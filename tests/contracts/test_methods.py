@@ -58,11 +58,14 @@ def test_stages_that_are_off_by_default_are_tested(cases):
     assert {"polish", "choice"} <= set(_stage_names(cases, "fedmcc-plus"))
     assert {case.name for case in cases if case.registry == "clustering"} == {
         "mcc",
+        "cc",
         "kmeans",
         "spectral",
         "lloyd",
         "landmarks",
         "neighbours",
+        "k-fed",
+        "matrix-factorisation",
     }
 
 

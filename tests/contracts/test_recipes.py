@@ -9,12 +9,31 @@ from fedmcc import config
 from fedmcc.methods.cc import CC
 from fedmcc.methods.mcc import MCC
 from fedmcc.networks.resnet import ResNet34
+from fedmcc.reproduction.table_spec import load_table
 from fedmcc.runs.resolve import stages
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 ALL = sorted(path for path in RECIPES.rglob("*.toml") if "tables" not in path.parts)  # those combine them
 FEDERATED = sorted((RECIPES / "paper" / "federated").rglob("*.toml"))
-PAPER = sorted((RECIPES / "paper" / "centralized").glob("*.toml"))
+CENTRALIZED = sorted((RECIPES / "paper" / "centralized").glob("*.toml"))
+PAPER = [path for path in CENTRALIZED if path.stem.endswith(("-cc", "-mcc"))]
+PUBLISHED: dict[str, tuple[str, str, float, int, int]] = {  # encoder, optimiser, rate, batch, epochs
+    "raw": ("pixels", "", 0.0, 0, 0),
+    "ae": ("convnet", "adam", 1e-3, 256, 500),
+    "vae": ("convnet", "adam", 1e-3, 256, 500),
+    "dec": ("convnet", "adam", 1e-3, 256, 600),
+    "jule": ("convnet", "sgd", 0.01, 100, 60),
+    "dccm": ("convnet", "rmsprop", 1e-4, 32, 200),
+    "gcc": ("resnet18", "sgd", 0.4, 256, 1000),
+    "mice": ("resnet34", "sgd", 1.0, 256, 1000),
+    "dac": ("convnet", "rmsprop", 1e-3, 32, 450),
+    "iic": ("resnet34", "adam", 1e-4, 220, 2000),
+    "pica": ("resnet34", "adam", 1e-4, 256, 200),
+    "scan": ("resnet18", "adam", 1e-3, 512, 750),
+    "idfd": ("resnet18", "sgd", 0.03, 128, 2000),
+    "pcl": ("resnet18", "sgd", 0.1, 256, 1000),
+    "propos": ("resnet18", "sgd", 0.1, 512, 1000),
+}
 SETS = ("cifar10", "cifar20", "stl10", "imagenet10", "imagenet-dogs", "tiny-imagenet")
 
 
@@ -38,7 +57,24 @@ def test_recipe_survives_being_written_into_a_run(path: Path, tmp_path: Path) ->
 
 
 def test_the_centralized_table_has_a_recipe_for_each_data_set_and_method() -> None:
-    assert {path.stem for path in PAPER} == {f"{data}-{method}" for data in SETS for method in ("cc", "mcc")}
+    patterns = [row.recipe for row in load_table("centralized").rows.values() if row.recipe]
+    rows = {pattern.removeprefix("{folder}/{data}-") for pattern in patterns}
+    assert {path.stem for path in CENTRALIZED} == {f"{data}-{row}" for data in SETS for row in rows}
+
+
+@pytest.mark.parametrize("path", [path for path in CENTRALIZED if path not in PAPER], ids=name)
+def test_recipe_of_a_quoted_row_has_the_published_settings(path: Path) -> None:
+    loaded = config.load(path)
+    key = config.name_of("method", loaded.method)
+    encoder, optimizer, rate, batch, epochs = PUBLISHED[key]
+    assert config.name_of("encoder", loaded.encoder) == encoder
+    assert sum(stage.rounds * stage.epochs for stage in stages(loaded)) == epochs
+    if epochs:
+        training = loaded.training
+        rate = 1e-3 if path.stem == "cifar20-dccm" else rate
+        assert (training.optimizer, training.learning_rate, training.batch_size) == (optimizer, rate, batch)
+    assert loaded.partition.clients == 1
+    assert getattr(loaded.data, "split", "all") in ("all", "train+test", "train")
 
 
 @pytest.mark.parametrize("path", PAPER, ids=name)

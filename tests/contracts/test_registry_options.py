@@ -1,16 +1,18 @@
 """What the options of every registered thing promise: defaults, a sentence, a way through config.toml."""
 
 import tomllib
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 
 import numpy as np
 import pytest
 
-from fedmcc.cli.listing import KINDS, entries
+from fedmcc.cli.listing import KINDS, entries, groups
 from fedmcc.config import CHOICES, dump, name_of, parse
 from fedmcc.data.base import ImageSet
 from fedmcc.data.partition import PARTITIONS, PartitionOptions, partition_images
 from fedmcc.errors import InputError
+from fedmcc.methods import METHODS
+from fedmcc.methods.about import GROUPS, About
 from fedmcc.runs.protocols import PROTOCOLS
 from fedmcc.views import PRESETS, Views
 
@@ -108,3 +110,35 @@ def test_a_partition_is_listed_with_the_options_that_it_reads(name):
         )
         same = all(np.array_equal(a, b) for a, b in zip(dealt, other, strict=True))
         assert same == (option not in shown)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_a_publication_of_its_own(name):
+    about = vars(METHODS[name]).get("about")
+    assert isinstance(about, About), f"{METHODS[name].__name__} inherits the publication of another method"
+    assert about.group in GROUPS
+    assert 1950 < about.year < 2100
+
+
+def test_methods_are_listed_once_in_their_group_with_publication():
+    rows = {heading: {name: text for name, text, _ in row} for heading, row in groups("methods").items()}
+    assert list(rows) == [f"methods: {group}" for group in GROUPS]
+    assert sorted(name for row in rows.values() for name in row) == sorted(METHODS)
+    assert "Xie, Girshick and Farhadi, ICML 2016" in rows["methods: centralized deep clustering"]["dec"]
+
+
+def test_a_method_without_publication_is_listed_as_another_one(monkeypatch):
+    @dataclass(frozen=True)
+    class Own:
+        """A method of your own."""
+
+        rounds: int = 5
+
+    monkeypatch.setitem(METHODS, "own", Own)
+    assert groups("methods")["methods: other"] == [("own", "A method of your own.", "rounds=5")]
+
+
+def test_the_summary_has_cost_and_needs_only_if_they_are_known():
+    assert About("classical", "Lloyd", 1982).summary == "Lloyd 1982"
+    full = About("classical", "Lloyd", 1982, "a clustering", 0.5)
+    assert full.summary == "Lloyd 1982; needs a clustering; 0.5 times the time of mcc"

@@ -56,7 +56,7 @@ def test_every_cell_has_a_recipe_that_the_scale_turns_into_a_configuration(name:
     for row, column in pairs:
         loaded = scales.cell_config(table, row, column, scale, [])
         assert scale != "smoke" or config.name_of("data", loaded.data) == "digits"
-        assert scale == "paper" or config.name_of("encoder", loaded.encoder) == "convnet"
+        assert scale == "paper" or config.name_of("encoder", loaded.encoder) in ("convnet", "pixels")
 
 
 @pytest.mark.parametrize("name", PRINTED)
@@ -75,11 +75,22 @@ def test_at_the_small_scale_rows_of_a_column_differ_in_method_and_clustering_onl
         loaded = scales.cell_config(table, row, column, "small", [])
         method, clustering = default.method, default.clustering
         rest = replace(loaded, method=method, clustering=clustering, federation=default.federation)
+        if config.name_of("encoder", loaded.encoder) == "pixels":  # k-means and spectral clustering of pixels
+            assert not any(stage.epochs for stage in stages(loaded))
+            continue
         encoding = [stage for stage in stages(loaded) if {"online", "online.encoder"} & {*stage.trained}]
         epochs = sum(stage.rounds * stage.epochs for stage in encoding)
         rounds = sum(stage.rounds for stage in encoding) if name != "local-epochs" else None
         compared = (column.key, row.values.get("kind"))  # rows of update-both have their own partition
         assert settings.setdefault(compared, (rest, epochs, rounds)) == (rest, epochs, rounds)
+
+
+def test_every_row_of_the_centralized_table_runs_at_every_scale() -> None:
+    table = load_table("centralized")
+    for scale, columns in (("smoke", 1), ("small", 2), ("paper", 6)):
+        cells = {(row.key, column.key) for row, column in scales.cells_at(table, scale)}
+        assert len(cells) == columns * len(table.rows)
+    assert table.columns["mnist"].ours
 
 
 def test_splits_of_the_data_table_are_splits_of_the_data_set() -> None:

@@ -8,10 +8,10 @@ from fedmcc.config import parse
 from fedmcc.data import load_dataset
 from fedmcc.federation.client import Client
 from fedmcc.messages import Task
-from fedmcc.methods.federated_kmeans import HEAD
+from fedmcc.methods.centroids import HEAD
 from fedmcc.numerics.randomness import generator
 from fedmcc.numerics.state_dicts import add_prefix, detached, select
-from fedmcc.runs.build import build_network
+from fedmcc.runs.build import _clients, build_network
 from fedmcc.runs.checkpoints import load_state, save_state
 from fedmcc.runs.resolve import resolve
 
@@ -205,6 +205,7 @@ def test_a_client_has_no_place_for_labels():
         "clip",
         "cache",
         "features",
+        "labelled",  # which images have a label, not which label (D16)
     }
 
 
@@ -234,3 +235,31 @@ def test_a_kept_optimiser_follows_the_schedule(round, share):
             torch.cat([(after[name] - before[name]).flatten() for name in before if "bias" in name])
         )
     torch.testing.assert_close(changes[1], share * changes[0], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("unlabelled", [False, True])
+def test_a_stage_can_leave_out_images_without_a_label(unlabelled):
+    config, client, net = _setup(
+        method="fedmcc", clustering_epochs=1, views_per_image=0, unlabelled=unlabelled, projections=4
+    )
+    first, second = config.method.stages()
+    rows = np.arange(2, 18)
+    mixed, alone = replace(client, labelled=rows), replace(client, images=client.images[rows])
+    state = add_prefix("net", detached(net.state_dict()))
+    for stage, left_out in ((first, False), (second, not unlabelled)):
+        task = Task(0, stage.name, 1, detached(select(net.state_dict(), (*stage.shared, *stage.frozen))))
+        update, _, steps = _answer(mixed, net, stage, task, state)
+        expected, _, _ = _answer(alone if left_out else client, net, stage, task, state)
+        assert len(steps) == (len(rows) if left_out else 26) // BATCH * stage.epochs
+        assert update.samples == 26  # as the server knows the client
+        assert all(torch.equal(update.weights[name], value) for name, value in expected.weights.items())
+
+
+def test_a_simulated_client_knows_which_images_have_a_label_if_others_have_none():
+    images = load_dataset("digits", limit=26)
+    labels = np.where(np.arange(26) % 2, images.labels, -1)
+    config = resolve(parse({"clusters": 3, "device": "cpu"}), images)
+    for given, expected in ((labels, np.arange(1, 26, 2)), (images.labels, None), (labels * 0 - 1, None)):
+        every = [np.arange(26)]
+        (client,) = _clients(config, replace(images, labels=given), every, None)
+        np.testing.assert_array_equal(client.labelled, expected)

@@ -3,7 +3,7 @@
 import torch
 
 from fedmcc.messages import Update
-from fedmcc.methods.federated_kmeans import HEAD
+from fedmcc.methods.centroids import HEAD
 from fedmcc.methods.iic import IIC
 from fedmcc.methods.inputs import Overview
 from fedmcc.networks.convnet import ConvNetOptions

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from fedmcc.messages import Update
+from fedmcc.methods.centroids import HEAD
 from fedmcc.methods.cross_client_contrast import CrossClientContrast
-from fedmcc.methods.federated_kmeans import HEAD, Centroids, FederatedKMeans, Whitening
+from fedmcc.methods.federated_kmeans import Centroids, FederatedKMeans, Whitening
 from fedmcc.methods.federated_spectral import FederatedSpectral, Merging
 from fedmcc.methods.self_training import ModelSelection
 from fedmcc.numerics.matrices import is_positive_semidefinite

@@ -10,7 +10,8 @@ from torch import nn
 from fedmcc.errors import InputError
 from fedmcc.evaluation.clustering import accuracy
 from fedmcc.messages import Update
-from fedmcc.methods.federated_kmeans import HEAD, FederatedKMeans
+from fedmcc.methods.centroids import HEAD
+from fedmcc.methods.federated_kmeans import FederatedKMeans
 from fedmcc.methods.federated_spectral import FederatedSpectral
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.numerics.state_dicts import detached, select

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
-from fedmcc.methods.federated_kmeans import HEAD
+from fedmcc.methods.centroids import HEAD
 from fedmcc.methods.inputs import PLAIN, ROW, Overview
 from fedmcc.methods.jule import JULE, triplet_loss
 from fedmcc.numerics.agglomeration import first_clusters

@@ -8,8 +8,9 @@ from torch import nn
 from fedmcc.errors import InputError
 from fedmcc.evaluation.clustering import accuracy
 from fedmcc.messages import Update
+from fedmcc.methods.centroids import VECTORS
 from fedmcc.methods.landmarks import GROUPS, WIDTH, Cut, LandmarkSpectral, Width
-from fedmcc.methods.lloyd import VECTORS, LloydKMeans
+from fedmcc.methods.lloyd import LloydKMeans
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.numerics.normalized_cut import cut
 from fedmcc.numerics.state_dicts import detached, select
@@ -47,19 +48,19 @@ def _accuracy(net, points, labels):
 
 def test_rings_are_separated_which_k_means_cannot():
     points, labels = _rings()
-    assert _accuracy(_exchange(LandmarkSpectral(landmarks=20.0), [points]), points, labels) == 1.0
+    assert _accuracy(_exchange(LandmarkSpectral(smallest=1, landmarks=20.0), [points]), points, labels) == 1.0
     assert _accuracy(_exchange(LloydKMeans(), [points]), points, labels) < 0.8
 
 
 def test_clients_with_one_ring_each_find_both():
     points, labels = _rings()
     shards = [points[labels == 0], points[labels == 1]]
-    assert _accuracy(_exchange(LandmarkSpectral(landmarks=20.0), shards), points, labels) == 1.0
+    assert _accuracy(_exchange(LandmarkSpectral(smallest=1, landmarks=20.0), shards), points, labels) == 1.0
 
 
 def test_given_the_landmarks_the_partition_does_not_matter():
     points, _ = _rings(120)
-    method, results = LandmarkSpectral(landmarks=10.0), []
+    method, results = LandmarkSpectral(smallest=1, landmarks=10.0), []
     first = detached(_exchange(method, [points], method.stages()[:1]).state_dict())
     for shards in ([points], points.split([7, 53, 60])):
         net = Network(Branch(nn.Flatten()))
@@ -71,7 +72,7 @@ def test_given_the_landmarks_the_partition_does_not_matter():
 
 
 def test_weights_of_the_nearest_landmarks_against_a_loop():
-    method = LandmarkSpectral(landmarks=5.0, neighbours=3)
+    method = LandmarkSpectral(smallest=1, landmarks=5.0, neighbours=3)
     points, _ = _rings(50)
     head = _exchange(method, [points]).online.cluster_projector
     found, vectors = head.weights(points).detach(), head.vectors.weight.detach()
@@ -88,7 +89,7 @@ def test_weights_of_the_nearest_landmarks_against_a_loop():
 def test_with_every_image_a_landmark_it_is_the_dense_normalised_cut():
     points, _ = _rings(60)
     net = Network(Branch(nn.Flatten()))
-    method = LandmarkSpectral(landmarks=30.0, neighbours=60)
+    method = LandmarkSpectral(smallest=1, landmarks=30.0, neighbours=60)
     method.extend(net, 2, 2)
     state = net.state_dict()
     state[VECTORS].copy_(points)
@@ -101,7 +102,7 @@ def test_with_every_image_a_landmark_it_is_the_dense_normalised_cut():
 
 def test_more_landmarks_than_images_are_copies_in_one_cluster_each():
     points, labels = _rings(20)
-    net = _exchange(LandmarkSpectral(landmarks=30.0), [points])
+    net = _exchange(LandmarkSpectral(smallest=1, landmarks=30.0), [points])
     state = net.state_dict()
     nodes = torch.unique(state[VECTORS], dim=0, return_inverse=True)[1]
     for node in range(int(nodes.max()) + 1):
@@ -111,11 +112,14 @@ def test_more_landmarks_than_images_are_copies_in_one_cluster_each():
 
 
 def test_a_negative_sum_of_distances_is_refused():
-    net = _exchange(LandmarkSpectral(landmarks=5.0), [_rings(40)[0]])
+    net = _exchange(LandmarkSpectral(smallest=1, landmarks=5.0), [_rings(40)[0]])
     shared = select(detached(net.state_dict()), Width().shared)
     extras = {"distances": torch.tensor(-1.0, dtype=torch.float64)}
     update = Update(0, "width", 1, 40, None, shared, extras)
     assert Width().extras_error(update) == "Its sum of distances is negative."
+    far = {"distances": torch.tensor(1e9, dtype=torch.float64)}
+    update = Update(0, "width", 1, 40, None, shared, far)
+    assert Width().extras_error(update) == "Its sum of distances is larger than its images can have."
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_one_round_from_given_centres_is_one_step_of_scikit_learn():
     net = _net()
     start = points[:BLOBS].clone()
     net.online.cluster_projector.vectors.weight.data.copy_(start)
-    head = _exchange(net, [Lloyd(rounds=100)], [points])
+    head = _exchange(net, [Lloyd(rounds=100, smallest=1)], [points])
     expected = KMeans(BLOBS, init=start.numpy(), n_init=1, tol=0).fit(points.numpy())
     np.testing.assert_allclose(head.vectors.weight.detach(), expected.cluster_centers_, rtol=1e-4, atol=1e-5)
     assert np.array_equal(head(points).argmax(dim=1), expected.labels_)
@@ -86,7 +86,7 @@ def test_five_clients_of_any_partition_equal_one(unit):
     for shards in ([points], points.split([3, 50, 97, 10, 40]), by_axis.split(40)):
         net = _net(unit)
         net.online.cluster_projector.vectors.weight.data.copy_(start)
-        results.append(_exchange(net, [Lloyd(rounds=5)], shards).state_dict())
+        results.append(_exchange(net, [Lloyd(rounds=5, smallest=1)], shards).state_dict())
     for other in results[1:]:
         for name, value in results[0].items():
             torch.testing.assert_close(other[name], value, rtol=1e-6, atol=1e-7)
@@ -98,7 +98,7 @@ def test_the_sum_of_squared_distances_never_rises():
     net.online.cluster_projector.vectors.weight.data.copy_(points[:BLOBS])
     inertias = [_inertia(net, points)]
     for _ in range(8):
-        _exchange(net, [Lloyd(rounds=1)], points.split(50))
+        _exchange(net, [Lloyd(rounds=1, smallest=1)], points.split(50))
         inertias.append(_inertia(net, points))
     assert all(later <= earlier * (1 + 1e-5) for earlier, later in pairwise(inertias))
     assert inertias[-1] < 0.9 * inertias[0]
@@ -106,7 +106,7 @@ def test_the_sum_of_squared_distances_never_rises():
 
 def test_with_excess_1_a_single_client_starts_where_k_means_ends():
     points, _ = _points()
-    head = _exchange(_net(), LloydKMeans(excess=1.0).stages(), [points])
+    head = _exchange(_net(), LloydKMeans(excess=1.0, smallest=1).stages(), [points])
     best = KMeans(BLOBS, n_init=20, random_state=1).fit(points.numpy())
     found = squared_distances(points, head.vectors.weight).amin(dim=1).sum().item()
     assert found == pytest.approx(best.inertia_, rel=1e-4)
@@ -125,7 +125,7 @@ def test_unit_clusters_directions_and_not_lengths():
     labels = torch.arange(80) % BLOBS
     points = F.pad(torch.eye(BLOBS), (0, 1))[labels] + 0.05 * torch.randn(80, 5, generator=draw)
     points *= torch.rand(80, 1, generator=draw) * 10 + 0.1
-    head = _exchange(_net(unit=True), LloydKMeans(unit=True).stages(), points.split(20))
+    head = _exchange(_net(unit=True), LloydKMeans(unit=True, smallest=1).stages(), points.split(20))
     assert accuracy(labels.numpy(), head(points).argmax(dim=1).numpy()) == 1.0
 
 
@@ -134,13 +134,13 @@ def test_a_centre_without_images_stays():
     net = _net()
     far = torch.full((5,), 1e3)
     net.online.cluster_projector.vectors.weight.data.copy_(torch.cat([points[: BLOBS - 1], far[None]]))
-    head = _exchange(net, [Lloyd(rounds=2)], [points])
+    head = _exchange(net, [Lloyd(rounds=2, smallest=1)], [points])
     assert torch.equal(head.vectors.weight[-1], far)
     assert head.marginal[-1] == 0
 
 
 def test_fewer_images_than_centres_repeat_centres():
-    head = _exchange(_net(), [Seeds()], [torch.tensor([[1.0] * 5]), torch.tensor([[2.0] * 5])])
+    head = _exchange(_net(), [Seeds(smallest=1)], [torch.tensor([[1.0] * 5]), torch.tensor([[2.0] * 5])])
     assert sorted(head.vectors.weight[:, 0].tolist()) == [1, 1, 2, 2]
 
 
@@ -150,7 +150,7 @@ def test_no_centroid_of_fewer_images_than_smallest_is_sent():
     sizes = Seeds(excess=5.0, smallest=4).extras(net, [points])["sizes"]
     assert sizes.min() >= 4
     assert sizes.sum() == 40
-    assert Seeds(excess=5.0).extras(net, [points])["sizes"].min() < 4
+    assert Seeds(excess=5.0, smallest=1).extras(net, [points])["sizes"].min() < 4
 
 
 def test_no_sum_of_fewer_images_than_smallest_is_sent():
@@ -174,14 +174,14 @@ def test_no_sum_of_fewer_images_than_smallest_is_sent():
 )
 def test_impossible_counts_are_refused(key, change, sentence):
     points, _ = _points()
-    net, stage = _net(), Lloyd(rounds=1)
+    net, stage = _net(), Lloyd(rounds=1, smallest=1)
     (update,) = _updates(net, stage, [points])
     refused = replace(update, extras={**update.extras, key: change(update.extras[key])})
     assert sentence in stage.extras_error(refused)
 
 
 def test_a_sum_without_images_is_refused():
-    net, stage = _net(), Lloyd(rounds=1)
+    net, stage = _net(), Lloyd(rounds=1, smallest=1)
     (update,) = _updates(net, stage, [_points()[0]])
     counts = torch.tensor([0, 0, 0, update.samples])
     sums = torch.ones_like(update.extras["sums"])
@@ -200,3 +200,45 @@ def test_unit_centroids_outside_the_sphere_are_refused():
 def test_options_of_0_are_refused_by_name(field, value):
     with pytest.raises(InputError, match=rf"clustering\.{field} is 0"):
         LloydKMeans(**{field: value})
+
+
+def test_by_default_a_centroid_and_a_sum_represent_at_least_ten_images():
+    assert {stage.smallest for stage in LloydKMeans().stages()} == {10}
+    points, _ = _points()
+    net, stage = _net(), Lloyd(rounds=1)
+    (update,) = _updates(net, stage, [points])
+    counts = torch.tensor([9, update.samples - 9, 0, 0])
+    sums = torch.zeros_like(update.extras["sums"])
+    refused = stage.extras_error(replace(update, extras={"sums": sums, "counts": counts}))
+    assert refused == "A sum represents fewer images than 10, the smallest number."
+
+
+@pytest.mark.parametrize(
+    ("unit", "factor", "valid"),
+    [(True, 1.0, True), (True, 1.1, False), (False, 1e4, True), (False, 1e6, False)],
+)
+def test_sums_longer_than_those_of_any_images_are_refused(unit, factor, valid):
+    net, stage = _net(unit), Lloyd(rounds=1, unit=unit)
+    (update,) = _updates(net, stage, [_points()[0]])
+    counts = torch.tensor([update.samples, 0, 0, 0])
+    sums = torch.zeros_like(update.extras["sums"])
+    sums[0, 0] = factor * update.samples
+    error = stage.extras_error(replace(update, extras={"sums": sums, "counts": counts}))
+    assert error == ("" if valid else "Its sums are longer than those of its images can be.")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda c, s: (c * 1e6, s), "Its centroids lie outside the range of features."),
+        (lambda c, s: (c * torch.nan, s), "Its centroids lie outside the range of features."),
+        (lambda c, s: (c[:1].repeat(9, 1), s[:1].repeat(9)), "It has 9 centroids; at most 8 are allowed."),
+        (lambda c, s: (c[:2], torch.tensor([1, 199])), "Its centroids represent fewer images than 10"),
+    ],
+)
+def test_first_centroids_that_no_images_give_are_refused(change, sentence):
+    net, stage = _net(), Seeds()
+    (update,) = _updates(net, stage, [_points()[0]])
+    centroids, sizes = change(update.extras["centroids"], update.extras["sizes"])
+    extras = {"centroids": centroids, "sizes": sizes}
+    assert stage.extras_error(replace(update, extras=extras)).startswith(sentence)

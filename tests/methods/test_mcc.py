@@ -139,3 +139,35 @@ def test_rows_depend_on_their_own_image_alone(rows):
     whole, part = stage.represent(net, a, b), stage.represent(net, a[rows], b[rows])
     for name in Outputs._fields:
         torch.testing.assert_close(getattr(part, name), getattr(whole, name)[rows], rtol=1e-5, atol=1e-6)
+
+
+def test_mse_is_half_the_squared_distances_of_unit_vectors_of_both_pairs_of_views():
+    o = _outputs()
+    expected = -_entropy(o.y_a) - _entropy(o.y_b)
+    for kind in ("z", "y"):
+        rows = [getattr(o, f"{kind}_{name}") for name in ("a", "b", "a_target", "b_target")]
+        a, b, a_target, b_target = rows if kind == "z" else [y.T for y in rows]
+        for online, target in ((a, b_target), (b, a_target)):
+            for u, v in zip(online, target, strict=True):
+                expected += 0.5 * float((u / u.norm() - v / v.norm()).square().sum()) / len(online)
+    assert _stage(loss="mse").loss(o).item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_without_predictor_constant_projections_are_the_smallest_mse():
+    o = _outputs()
+    constant = o._replace(**{name: torch.ones(N, D).double() for name in o._fields if name[0] == "z"})
+    columns = o._replace(**{name: torch.eye(N).double() for name in o._fields if name[0] == "z"})
+    losses = [_stage(loss="mse").loss(outputs).item() for outputs in (constant, columns)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-9)  # nothing prefers distinct images
+    assert _stage().loss(columns).item() < _stage().loss(constant).item() - 1  # the contrast does
+
+
+def test_the_predictor_is_trained_shared_and_applied_to_online_projections_only():
+    net, stage = _net(predictor=True), _stage(predictor=True, projections=6)
+    assert stage.trained == stage.shared == ("online", "predictor")
+    net.eval()
+    a, b = torch.rand(4, 1, 8, 8), torch.rand(4, 1, 8, 8)
+    outputs = stage.represent(net, a, b)
+    z = net.online.instance(net.online.encoder(a))
+    torch.testing.assert_close(outputs.z_a, net.predictor(z))
+    torch.testing.assert_close(outputs.z_a_target, z)  # the target starts as a copy

@@ -11,7 +11,7 @@ from fedmcc.data.synthetic import Synthetic
 from fedmcc.errors import InputError
 from fedmcc.federation.rounds import Progress, Round, rounds
 from fedmcc.messages import Task, Update
-from fedmcc.methods.federated_kmeans import HEAD
+from fedmcc.methods.centroids import HEAD
 from fedmcc.methods.inputs import PARTNERS, Overview
 from fedmcc.methods.neighbour_agreement import SHARES
 from fedmcc.methods.neighbours import NeighbourClustering

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedmcc.messages import Update
-from fedmcc.methods.federated_kmeans import HEAD
+from fedmcc.methods.centroids import HEAD
 from fedmcc.methods.fedmcc_plus import FedMCCPlus
 from fedmcc.methods.self_training import Outputs
 from fedmcc.networks.convnet import ConvNetOptions

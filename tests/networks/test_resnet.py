@@ -150,6 +150,17 @@ def test_checkpoint_without_batch_counters_loads(tmp_path: Path) -> None:
     assert torch.equal(encoder.conv1.weight, state["conv1.weight"])
 
 
+def test_the_encoder_of_a_run_loads(tmp_path: Path) -> None:
+    encoder = ResNet18().build(3, 224)
+    state = random_weights(encoder)
+    network = {f"online.encoder.{key}": value for key, value in state.items()}
+    save_file(
+        {**network, "online.instance_projector.0.weight": torch.ones(2)}, tmp_path / "final.safetensors"
+    )
+    load_encoder(encoder, tmp_path / "final.safetensors")
+    assert torch.equal(encoder.layer1[0].conv1.weight, state["layer1.0.conv1.weight"])
+
+
 def test_missing_weights_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no weights file '.*none\.safetensors'"):
         ResNet18(weights=tmp_path / "none.safetensors").build(3, 224)

@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedmcc import config
 from fedmcc.errors import InputError
 from fedmcc.reproduction import cost, curves, figures, tsne
 from fedmcc.reproduction.cell_workers import run_cells
-from fedmcc.reproduction.cells import Cell, Request, plan_cells, write_plan
+from fedmcc.reproduction.cells import Cell, Request, plan_cells, selected, write_plan
 from fedmcc.reproduction.render import write_table
 from fedmcc.reproduction.reproduce import reproduce
 from fedmcc.reproduction.results import Entry, collect
+from fedmcc.reproduction.reuse import copy_equal_run
 from fedmcc.reproduction.run_cell import Ended
 from fedmcc.reproduction.table_spec import load_table
 from fedmcc.runs.checkpoints import load_state
+from fedmcc.runs.directory import FORMAT
 
 pytestmark = pytest.mark.slow  # whole runs or processes
 
@@ -54,7 +57,7 @@ def test_a_missing_score_has_a_reason(request_for: MakeRequest) -> None:
     texts = {row: entries[row, "mnist"].text("acc") for row in ("fedu-kmeans", "fedu-mcc", "cc", "ncc")}
     assert texts["fedu-kmeans"] == "25.0 (80.6)"
     assert texts["fedu-mcc"].startswith("failed (83.7) [")
-    assert (texts["cc"], texts["ncc"]) == ("not yet (80.8)", "not implemented")
+    assert (texts["cc"], texts["ncc"]) == ("not yet (80.8)", "see centralized")
     assert entries["cc", "stl10"].text("acc") == "not run (49.3)"
 
 
@@ -90,6 +93,34 @@ def test_a_folder_of_another_table_scale_or_setting_is_refused(request_for: Make
     ):
         with pytest.raises(InputError, match="choose another folder with --out"):
             write_plan(other, plan_cells(other))
+
+
+def test_rows_and_columns_can_be_added_to_a_folder_and_the_table_shows_all(
+    request_for: MakeRequest, tmp_path: Path
+) -> None:
+    first = replace(request_for("federated-iid"), rows=("cc",))
+    planned = plan_cells(first)
+    write_plan(first, selected(first, planned))
+    finish(selected(first, planned)[0], nmi=0.5, acc=0.25, ari=0.1)
+    second = replace(first, rows=("fedmcc",), settings=("data.limit=99",))
+    write_plan(second, selected(second, plan_cells(second)))
+    assert json.loads((tmp_path / "plan.json").read_text())["recipes"].keys() == {"cc-mnist", "fedmcc-mnist"}
+    assert collect(second.table, plan_cells(second), {}).entries["cc", "mnist"].text("acc") == "25.0 (80.8)"
+    with pytest.raises(InputError, match="started with other recipes or settings"):
+        write_plan(replace(second, rows=("cc",)), selected(replace(second, rows=("cc",)), plan_cells(second)))
+
+
+def test_an_unknown_row_or_column_is_refused(request_for: MakeRequest) -> None:
+    with pytest.raises(InputError, match="Unknown column of momentum 'mnst'"):
+        replace(request_for(), columns=("mnst",))
+
+
+def test_every_method_of_the_centralized_table_has_a_cost(request_for: MakeRequest) -> None:
+    estimator = cost.Estimator()
+    for cell in plan_cells(request_for("centralized")):
+        estimate = estimator.cost(cell.config)
+        assert estimate is not None
+        assert (estimate.operations > 0) == (config.name_of("method", cell.config.method) != "raw")
 
 
 def test_a_folder_with_other_files_is_not_changed(request_for: MakeRequest, tmp_path: Path) -> None:
@@ -159,6 +190,27 @@ def test_a_failed_cell_has_a_reason_and_the_others_run(request_for: MakeRequest,
     assert (good.done, bad.done) == (True, False)
 
 
+@pytest.mark.parametrize(("change", "copied"), [((), True), (("method.momentum=0.9",), False)])
+def test_a_cell_of_another_table_with_the_same_recipe_is_copied(
+    tmp_path: Path, change: tuple[str, ...], copied: bool
+) -> None:
+    def cell_of(table: str, row: str, *settings: str) -> Cell:
+        request = Request(load_table(table), "paper", tmp_path / table, settings=settings)
+        planned = plan_cells(request)
+        write_plan(request, planned)
+        return next(cell for cell in planned if cell.row == row)
+
+    trained, cell = cell_of("momentum", "m0.99"), cell_of("local-epochs", "E5-R100", *change)
+    trained.path.mkdir(parents=True)
+    trained.run.config_file.write_text(config.dump(trained.config))
+    trained.run.write_json("environment.json", {"format": FORMAT})
+    trained.run.write_json("scores.json", {"scores": {"head": {"acc": 0.25}}})
+    assert copy_equal_run(cell) == copied
+    assert cell.done == copied
+    assert not copy_equal_run(replace(cell, seed=1, path=cell.path.with_name("other")))
+    assert not copy_equal_run(replace(cell, protocol="tsne", path=cell.path.with_name("other")))
+
+
 def test_curves_count_rounds_over_all_stages(request_for: MakeRequest, tmp_path: Path) -> None:
     request = request_for("accuracy-per-round")
     planned = plan_cells(request)
@@ -206,7 +258,8 @@ def test_drawn_rounds_are_the_papers_and_train_the_encoder() -> None:
 
 
 def test_operations_agree_with_a_count_by_hand(request_for: MakeRequest) -> None:
-    estimate = cost.Estimator().cost(plan_cells(request_for("centralized"))[0].config)
+    cell = next(cell for cell in plan_cells(request_for("centralized")) if cell.row == "cc")
+    estimate = cost.Estimator().cost(cell.config)
     first, last = 8 * 8 * 9 * 1 * 4, 4 * 4 * 4 * 32  # the convnet of width 4 at 8 px: multiplications
     heads = (32 * 16 + 16 * 8) + (32 * 16 + 16 * 10)
     # cc has one branch and two views: forward, backward to the weights and, after the first layer, to inputs.

@@ -101,4 +101,5 @@ def list(
 
     if kind not in listing.KINDS:
         raise unknown("list", kind, listing.KINDS)
-    output.show_registry(kind, listing.entries(kind))
+    for heading, entries in listing.groups(kind).items():
+        output.show_registry(heading, entries)

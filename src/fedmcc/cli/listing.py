@@ -8,6 +8,7 @@ from fedmcc.data import DATASETS
 from fedmcc.data.partition import PARTITIONS, PartitionOptions
 from fedmcc.federation.engines import ENGINES
 from fedmcc.methods import CLUSTERINGS, METHODS
+from fedmcc.methods.about import GROUPS, About
 from fedmcc.networks import ENCODERS
 from fedmcc.runs.protocols import PROTOCOLS, Protocol
 from fedmcc.views import PRESETS, Views
@@ -39,6 +40,19 @@ def entries(kind: str) -> list[tuple[str, str, str]]:
             for name, protocol in PROTOCOLS.items()
         ]
     return [(name, _description(entry), _options(entry)) for name, entry in KINDS[kind].items()]
+
+
+def groups(kind: str) -> dict[str, list[tuple[str, str, str]]]:
+    """The entries of a registry by heading: methods in groups, with publication, needs and cost."""
+    if kind != "methods":
+        return {kind: entries(kind)}
+    grouped: dict[str, list[tuple[str, str, str]]] = {f"methods: {group}": [] for group in GROUPS}
+    for name, description, options in entries(kind):
+        about: About | None = getattr(METHODS[name], "about", None)  # a method of your own may have none
+        heading = f"methods: {about.group if about else 'other'}"
+        text = f"{description}\n{about.summary}" if about else description
+        grouped.setdefault(heading, []).append((name, text, options))
+    return {heading: rows for heading, rows in grouped.items() if rows}
 
 
 def _description(entry: Any) -> str:

@@ -22,6 +22,13 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option(help="The folder to write to [runs/reproduce-TABLE-SCALE].")
     ] = None,
+    rows: Annotated[
+        list[str] | None, typer.Option("--row", help="Run this row only, such as mcc; may be repeated.")
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--column", help="Run this column only, such as mnist; may be repeated."),
+    ] = None,
     settings: Settings = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost only.")] = False,
 ) -> None:
@@ -33,22 +40,32 @@ def reproduce(
 
     loaded = table_spec.load_table(table)
     folder = out or Path("runs") / f"reproduce-{table}-{scale}"
-    request = cells.Request(loaded, scales.checked_scale(scale), folder, seeds, jobs, tuple(settings or ()))
+    request = cells.Request(
+        loaded,
+        scales.checked_scale(scale),
+        folder,
+        seeds,
+        jobs,
+        tuple(settings or ()),
+        tuple(rows or ()),
+        tuple(columns or ()),
+    )
     planned = cells.plan_cells(request)
     if dry_run:
         from fedmcc.reproduction import cost
 
-        cost.print_cost(request, planned)
+        cost.print_cost(request, cells.selected(request, planned))
     else:
         _run(request, planned)
 
 
 def _run(request: "Request", planned: "list[Cell]") -> None:
     from fedmcc.reproduction import reproduce
+    from fedmcc.reproduction.cells import selected
     from fedmcc.reproduction.progress import TableProgress, display
     from fedmcc.terminal import output
 
-    progress, failures = TableProgress(planned), {}
+    progress, failures = TableProgress(selected(request, planned)), {}
     output.say(f"{request.table.title}: {progress.summary}, in {request.out}")
     try:
         with display(progress):

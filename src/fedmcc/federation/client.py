@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedmcc.data.base import Images
+from fedmcc.data.partition import Rows
 from fedmcc.federation.privacy import clipped
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Memory, Stage
@@ -42,6 +44,7 @@ class Client:
     clip: float | None = None  # largest Euclidean norm of an update; None: any
     cache: FeatureCache = field(default_factory=FeatureCache)  # shared by all clients of a process
     features: FeatureFile | None = None  # of the images without augmentation, by a frozen encoder
+    labelled: Rows | None = None  # numbers of the images with a label, if others have none (D16)
 
     def answer(
         self, net: Network, stage: Stage, task: Task, state: State
@@ -50,6 +53,9 @@ class Client:
 
         `state` is loaded into `net` first, so that clients can share one network.
         """
+        if stage.labelled_only and self.labelled is not None:
+            update, new = yield from self._with_labels.answer(net, stage, task, state)
+            return replace(update, samples=len(self.images)), new
         with timed("receive"):
             task = task.unpacked()
             copy_into(net, strip_prefix("net", state))
@@ -68,6 +74,13 @@ class Client:
                 yield Step(self.index, loss, self._batch_size)
         with timed("reply"):
             return self._update(net, stage, task, losses), self._state(net, stage, memory, optimizer)
+
+    @cached_property
+    def _with_labels(self) -> "Client":
+        """This client with those of its images that have a label."""
+        assert self.labelled is not None
+        features = None if self.features is None else self.features.take(self.labelled)
+        return replace(self, images=self.images[self.labelled], labelled=None, features=features)
 
     @property
     def images_per_epoch(self) -> int:

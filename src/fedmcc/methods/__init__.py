@@ -3,6 +3,7 @@
 from fedmcc.methods.ae import AE
 from fedmcc.methods.base import Clustering, Method, NoClustering, Stage
 from fedmcc.methods.cc import CC
+from fedmcc.methods.cc_clustering import CCClustering
 from fedmcc.methods.cluster_contrast import ClusterContrast
 from fedmcc.methods.dac import DAC
 from fedmcc.methods.dccm import DCCM
@@ -22,8 +23,10 @@ from fedmcc.methods.gcc import GCC
 from fedmcc.methods.idfd import IDFD
 from fedmcc.methods.iic import IIC
 from fedmcc.methods.jule import JULE
+from fedmcc.methods.k_fed import KFed
 from fedmcc.methods.landmarks import LandmarkSpectral
 from fedmcc.methods.lloyd import LloydKMeans
+from fedmcc.methods.matrix_factorisation import MatrixFactorisation
 from fedmcc.methods.mcc import MCC
 from fedmcc.methods.mice import MiCE
 from fedmcc.methods.neighbours import NeighbourClustering
@@ -74,19 +77,22 @@ Examples
 CLUSTERINGS: dict[str, type[Clustering]] = {
     "none": NoClustering,
     "mcc": ClusterContrast,
+    "cc": CCClustering,
     "kmeans": FederatedKMeans,
     "spectral": FederatedSpectral,
     "lloyd": LloydKMeans,
     "landmarks": LandmarkSpectral,
     "neighbours": NeighbourClustering,
+    "k-fed": KFed,
+    "matrix-factorisation": MatrixFactorisation,
 }
 """Clusterings by name, which may follow a method without a cluster head; `fedmcc list clusterings`.
 
 Examples
 --------
 >>> from fedmcc import CLUSTERINGS
->>> sorted(CLUSTERINGS)
-['kmeans', 'landmarks', 'lloyd', 'mcc', 'neighbours', 'none', 'spectral']
+>>> sorted(CLUSTERINGS)[:4]
+['cc', 'k-fed', 'kmeans', 'landmarks']
 """
 
 __all__ = ["CLUSTERINGS", "METHODS", "Clustering", "Method", "Stage"]

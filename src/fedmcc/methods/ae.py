@@ -1,10 +1,11 @@
 """AE: an autoencoder whose short code is clustered, the baseline of deep clustering."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Parts, Stage, require_positive
 from fedmcc.methods.inputs import PLAIN, VIEW
 from fedmcc.networks.autoencoder import Autoencoder, Coded, Decoder
@@ -15,6 +16,13 @@ from fedmcc.networks.momentum import Branch
 @dataclass(frozen=True)
 class AE:
     """An autoencoder: the code that reconstructs an image, for a clustering such as lloyd."""
+
+    about: ClassVar[About] = About(
+        "centralized deep clustering",
+        "Hinton and Salakhutdinov, Science",
+        2006,
+        "a clustering, an encoder with `shape`",
+    )
 
     rounds: int = 100  # R
     epochs: int = 1  # E

@@ -62,6 +62,8 @@ class Stage:
         Autocast data type of a step; None: no autocast.
     sees
         What `represent` gets of each image, in order; by default two random views.
+    labelled_only
+        Whether images without a label are left out, if a data set has both (D16).
     average
         The server's rule for combining weights, set from `federation.aggregation`.
     samples_limit
@@ -95,6 +97,7 @@ class Stage:
     on_features: bool = False
     precision: torch.dtype | None = None
     sees: Sights = VIEW_PAIR
+    labelled_only: bool = False
     average: Average = mean
     samples_limit: float = math.inf
 

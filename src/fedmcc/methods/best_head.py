@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage
+from fedmcc.methods.centroids import HEAD
 from fedmcc.methods.extras import extras_mismatch
-from fedmcc.methods.federated_kmeans import HEAD
 from fedmcc.methods.inputs import Overview
 from fedmcc.numerics.state_dicts import State
 

@@ -1,11 +1,12 @@
 """CC: contrastive clustering (Li et al., AAAI 2021), which MCC extends by a momentum network."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
 from fedmcc.losses import cluster_balance, contrast, nt_xent
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Parts, Stage, require_positive
 from fedmcc.networks.heads import cluster_projector, instance_projector
 from fedmcc.networks.momentum import Branch, Network
@@ -17,6 +18,8 @@ class CC:
 
     The paper prints `anchors = "a"`, `positive_in_denominator = false` and `contrast_weight = 0.5` (D1).
     """
+
+    about: ClassVar[About] = About("centralized deep clustering", "Li et al., AAAI", 2021)
 
     rounds: int = 100  # R; with one client, a round is an epoch
     epochs: int = 1  # E

@@ -38,6 +38,7 @@ class ClusterContrast:
     target: Target = "keep"  # the target head at the start of a round (D10)
     hidden: int | None = None  # width of the projector; None: the number of features
     views_per_image: int = 8  # views whose features are cached; 0: new views in every step
+    unlabelled: bool = True  # use images without a label too (D16)
 
     def __post_init__(self) -> None:
         require_positive(self, "temperature", "hidden", section="clustering")
@@ -55,7 +56,7 @@ class ClusterContrast:
         head, target = "online.cluster_projector", "target.cluster_projector"
         shared = (head, target) if self.target == "share" else (head,)
         stage = Clustering(rounds=self.rounds, epochs=self.epochs, shared=shared, method=self)
-        return (replace(stage, views_per_image=self.views_per_image),)
+        return (replace(stage, views_per_image=self.views_per_image, labelled_only=not self.unlabelled),)
 
 
 @dataclass(frozen=True, kw_only=True)

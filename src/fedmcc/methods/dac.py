@@ -5,13 +5,14 @@ the first epochs running statistics lag behind, and all images seem to be simila
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmcc.errors import InputError
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Parts, Stage
 from fedmcc.methods.inputs import PLAIN, VIEW, Overview, Sights
 from fedmcc.networks.heads import Norm, group_count
@@ -26,6 +27,10 @@ MEETING = 0.5  # both thresholds at the end
 @dataclass(frozen=True)
 class DAC:
     """Deep adaptive clustering: pairs of images that are surely alike or unlike train the others."""
+
+    about: ClassVar[About] = About(
+        "centralized deep clustering", "Chang et al., ICCV", 2017, "batch normalisation"
+    )
 
     rounds: int = 100  # R
     epochs: int = 1  # E

@@ -5,7 +5,7 @@ and features are drawn before each epoch.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmcc.errors import InputError
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Parts, Stage, require_fraction, require_positive
 from fedmcc.methods.dac import EPSILON, normalised_head, pair_loss
 from fedmcc.methods.inputs import PARTNER, PARTNERS, PLAIN, VIEW, Overview, Sights
@@ -30,6 +31,10 @@ HIDDEN_LAYERS = 3  # of the head, up to its hidden features
 @dataclass(frozen=True)
 class DCCM:
     """Deep comprehensive correlation mining: pseudo-graph, pseudo-labels and information train one head."""
+
+    about: ClassVar[About] = About(
+        "centralized deep clustering", "Wu et al., ICCV", 2019, "batch normalisation, an encoder with `maps`"
+    )
 
     rounds: int = 100  # R
     epochs: int = 1  # E

@@ -5,13 +5,14 @@ random views (DEC-DA, Guo et al., ACML 2018).
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedmcc.errors import InputError
+from fedmcc.methods.about import About
 from fedmcc.methods.ae import AE, squared_errors
 from fedmcc.methods.base import Stage, require_positive
 from fedmcc.methods.inputs import PLAIN, ROW, VIEW, Overview
@@ -25,6 +26,10 @@ from fedmcc.numerics.state_dicts import State
 @dataclass(frozen=True)
 class DEC(AE):
     """Deep embedded clustering: an autoencoder and centres, trained on their own sharpened assignments."""
+
+    about: ClassVar[About] = About(
+        "centralized deep clustering", "Xie, Girshick and Farhadi, ICML", 2016, "an encoder with `shape`"
+    )
 
     lloyd_rounds: int = 10  # of k-means on the codes, where the centres start
     hardening_rounds: int = 30  # rounds of training on sharpened assignments

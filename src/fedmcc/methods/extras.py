@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedmcc.messages import Update
+from fedmcc.numerics.matrices import is_positive_semidefinite
 from fedmcc.numerics.state_dicts import State
 
 TensorSpec = tuple[torch.dtype, tuple[int | None, ...]]  # data type and shape of a tensor; None: any length
@@ -24,6 +25,19 @@ def extras_mismatch(extras: State, expected: Mapping[str, TensorSpec]) -> str:
         if not fits or value.dtype != dtype:
             return f"Its {name} is {value.dtype} of shape {tuple(value.shape)}; expected {dtype} of {shape}."
     return ""
+
+
+def affinity_error(update: Update, count: int) -> str:
+    """Why a sum of w wᵀ over an update's images, each row w a distribution, is refused; empty if accepted."""
+    if mismatch := extras_mismatch(update.extras, {"affinity": (torch.float64, (count, count))}):
+        return mismatch
+    affinity = update.extras["affinity"] / update.samples
+    valid = (
+        bool((affinity >= 0).all())
+        and abs(float(affinity.sum()) - 1) <= 1e-2
+        and is_positive_semidefinite(affinity, 1e-5)
+    )
+    return "" if valid else "Its affinities are not those of one soft assignment per image."
 
 
 def add_up(updates: Sequence[Update], key: str, counts: Sequence[float]) -> Tensor:

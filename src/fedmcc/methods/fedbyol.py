@@ -5,13 +5,14 @@ FedU and FedEMA differ from it only in `receive`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fedmcc.losses import cosine_distance
 from fedmcc.messages import Task
+from fedmcc.methods.about import About
 from fedmcc.methods.base import STARTED, Memory, Parts, Stage, require_fraction, require_positive
 from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, PredictorPair
@@ -32,6 +33,8 @@ Divergence = Literal["global", "moved"]  # from the global encoder, or in the cl
 @dataclass(frozen=True)
 class FedBYOL:
     """BYOL with federated averaging: no negatives; each client keeps its own target network."""
+
+    about: ClassVar[About] = About("federated representation", "Grill et al., NeurIPS", 2020, "a clustering")
 
     rounds: int = 100  # R
     epochs: int = 5  # E

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from fedmcc.errors import InputError
 from fedmcc.losses import contrast
 from fedmcc.messages import Task, Update
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Aggregate, Memory, Parts, Stage, require_positive
 from fedmcc.methods.extras import extras_mismatch
 from fedmcc.networks.heads import Norm, normalised_mlp
@@ -33,6 +34,10 @@ class FedCA:
     This costs privacy: in every round a client uploads the projections of `dictionary` of its images, and
     all other clients receive them. All other methods send only weights or statistics of many images.
     """
+
+    about: ClassVar[About] = About(
+        "federated representation", "Zhang et al.", 2020, "a clustering, a base model for the alignment"
+    )
 
     rounds: int = 100  # R
     epochs: int = 5  # E

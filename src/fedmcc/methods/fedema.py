@@ -1,10 +1,12 @@
 """FedEMA (Zhuang et al., ICLR 2022): FedBYOL in which clients mix the global model with their own."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from fedmcc.messages import Task
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Memory, require_positive
 from fedmcc.methods.fedbyol import Divergence, FedBYOL, divergence, store_start
 from fedmcc.networks.momentum import PredictorPair
@@ -18,6 +20,8 @@ class FedEMA(FedBYOL):
     The more a client's encoder differs from the global encoder, the larger the share of the client's own
     weights in the mixture.
     """
+
+    about: ClassVar[About] = About("federated representation", "Zhuang et al., ICLR", 2022, "a clustering")
 
     scale: float | None = None  # lambda, 0.8 and 1 in the publication; None: set by the autoscaler
     autoscale: float = 0.7  # tau: share of own weights in the first mixture; sets the client's lambda

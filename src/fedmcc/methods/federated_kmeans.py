@@ -1,7 +1,7 @@
 """Federated k-means on frozen features: two rounds that exchange small statistics, without gradients."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,20 +13,29 @@ from torch.nn import functional as F
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Parts, Stage, require_fraction, require_positive
-from fedmcc.methods.extras import TensorSpec, add_up, concatenate, extras_mismatch
+from fedmcc.methods.centroids import (
+    HEAD,
+    SMALLEST_CLUSTER,
+    VECTORS,
+    Statistics,
+    centroids_error,
+    encode,
+    gathered,
+    local_centroids,
+    repeated,
+    sent,
+)
+from fedmcc.methods.extras import TensorSpec, add_up, extras_mismatch
 from fedmcc.networks.momentum import Network, set_cluster_projector
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics import kmeans
 from fedmcc.numerics.matrices import is_positive_semidefinite
 from fedmcc.numerics.state_dicts import State
 
-HEAD = "online.cluster_projector"
 MIN_RELATIVE_VARIANCE = 1e-6  # of the largest variance, so that whitening does not amplify a constant axis
 MIN_VARIANCE = 1e-12  # so that whitening constant features gives finite numbers
-SMALLEST_CLUSTER = 10  # images that a centroid represents at least; docs/privacy.md has the cost
 MAX_WHOLE_MOMENT = 512  # features; of more, clients send the largest principal axes of the second moment
 SENT_AXES = 2  # principal axes that a client then sends, per whitened axis
-LOCAL_RESTARTS = 3  # of a client's k-means; with many centroids, few restarts suffice
 
 
 @dataclass(frozen=True)
@@ -71,16 +80,12 @@ class FederatedKMeans:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whitening(Stage):
+class Whitening(Statistics):
     """Clients send the moments of their features; the server puts the whitening axes into the head."""
 
     power: float = 1.0  # 1: variance 1 on all axes; 0: the variances are kept
     name: str = "whitening"
-    rounds: int = 1
-    epochs: int = 0
-    trained: Parts = ()
     shared: Parts = (f"{HEAD}.whitening",)
-    frozen: Parts = ("online.encoder",)
 
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
@@ -150,17 +155,12 @@ def _second(extras: State) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Centroids(Stage):
+class Centroids(Statistics):
     """Clients send centroids and their sizes; the server's weighted k-means gives the prototypes."""
 
     method: FederatedKMeans
     seed: int = 0  # of the initial centres
     name: str = "centroids"
-    rounds: int = 1
-    epochs: int = 0
-    trained: Parts = ()
-    shared: Parts = (HEAD,)
-    frozen: Parts = ("online.encoder",)
 
     @property
     def smallest(self) -> int:
@@ -175,41 +175,19 @@ class Centroids(Stage):
         prototypes, clusters = head.groups.shape
         limit = max(len(points) // self.method.images_per_centroid, min(clusters, len(points)))
         count = min(int(self.method.excess * prototypes), limit)
-        model = kmeans.fit(points, count, self.seed, restarts=LOCAL_RESTARTS)
-        centroids, sizes = kmeans.merge_small_clusters(points, model, self.method.smallest)
-        return {"centroids": torch.from_numpy(centroids).float(), "sizes": torch.from_numpy(sizes)}
+        return sent(*local_centroids(points, count, self.seed, self.smallest))
 
     def extras_error(self, update: Update) -> str:
         """Check that there are no more centroids than asked for, in the unit ball, and check their sizes."""
-        prototypes, axes = update.weights[f"{HEAD}.vectors.weight"].shape
-        expected = {"centroids": (torch.float32, (None, axes)), "sizes": (torch.int64, (None,))}
-        if mismatch := extras_mismatch(update.extras, expected):
-            return mismatch
-        centroids, sizes = update.extras["centroids"], update.extras["sizes"]
-        most = min(int(self.method.excess * prototypes), update.samples)
-        if len(centroids) > most:
-            return f"It has {len(centroids)} centroids; at most {most} are allowed."
-        if len(centroids) != len(sizes) or (sizes > update.samples).any() or sizes.sum() != update.samples:
-            return "The sizes of its centroids do not sum to its number of images."
-        if len(sizes) > 1 and int(sizes.min()) < self.method.smallest:
-            return f"Its centroids represent fewer images than {self.method.smallest}, the smallest number."
-        return "Its centroids lie outside the unit sphere." if (centroids.norm(dim=1) > 1.01).any() else ""
+        most = int(self.method.excess * len(update.weights[VECTORS]))
+        return centroids_error(update, most, self.smallest, unit=True)
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """k-means of all centroids, weighted by their numbers of images."""
-        groups, vectors = model[f"{HEAD}.groups"], model[f"{HEAD}.vectors.weight"]
-        rows = torch.cat([update.extras["centroids"] for update in updates]).numpy()
-        sizes = concatenate(updates, "sizes", self.counts(updates)).numpy().astype(np.float32)
+        groups, vectors = model[f"{HEAD}.groups"], model[VECTORS]
+        rows, sizes = gathered(updates, self.counts(updates))
         count = min(len(vectors), len(rows))
         fitted = kmeans.fit_weighted(kmeans.unit_rows(rows), count, self.seed, sizes)
-        prototypes = torch.from_numpy(fitted.centres).to(vectors)
+        prototypes = repeated(torch.from_numpy(fitted.centres).to(vectors), len(vectors))
         marginal = torch.from_numpy(np.bincount(fitted.labels, sizes, len(vectors)) / sizes.sum()).to(groups)
-        prototypes = prototypes[torch.arange(len(vectors)) % count]  # repeated if there are too few centroids
-        return Aggregate({f"{HEAD}.vectors.weight": prototypes, f"{HEAD}.marginal": marginal @ groups}, {})
-
-
-def encode(net: Network, batches: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Features of the batches by the online encoder in inference mode."""
-    net.eval()
-    for batch in batches:
-        yield net.online.encoder(batch).float()
+        return Aggregate({VECTORS: prototypes, f"{HEAD}.marginal": marginal @ groups}, {})

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Parts, Stage, require_positive
-from fedmcc.methods.extras import add_up, extras_mismatch
-from fedmcc.methods.federated_kmeans import HEAD, FederatedKMeans, encode
+from fedmcc.methods.base import Aggregate, Stage, require_positive
+from fedmcc.methods.centroids import HEAD, Statistics, encode
+from fedmcc.methods.extras import add_up, affinity_error
+from fedmcc.methods.federated_kmeans import FederatedKMeans
 from fedmcc.networks.prototypes import Prototypes
-from fedmcc.numerics.matrices import is_positive_semidefinite
 from fedmcc.numerics.normalized_cut import cut
 from fedmcc.numerics.state_dicts import State
 
@@ -48,16 +48,11 @@ class FederatedSpectral(FederatedKMeans):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Merging(Stage):
+class Merging(Statistics):
     """Clients send the affinities of the prototypes on their images; the server groups the prototypes."""
 
     method: FederatedSpectral
     name: str = "merging"
-    rounds: int = 1
-    epochs: int = 0
-    trained: Parts = ()
-    shared: Parts = (HEAD,)
-    frozen: Parts = ("online.encoder",)
 
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
@@ -72,16 +67,7 @@ class Merging(Stage):
 
     def extras_error(self, update: Update) -> str:
         """Check that the affinities can be those of one soft assignment per image."""
-        count = len(update.weights[f"{HEAD}.groups"])
-        if mismatch := extras_mismatch(update.extras, {"affinity": (torch.float64, (count, count))}):
-            return mismatch
-        affinity = update.extras["affinity"] / update.samples
-        valid = (
-            bool((affinity >= 0).all())
-            and abs(float(affinity.sum()) - 1) <= 1e-2
-            and is_positive_semidefinite(affinity, 1e-5)
-        )
-        return "" if valid else "Its affinities are not those of one soft assignment per image."
+        return affinity_error(update, len(update.weights[f"{HEAD}.groups"]))
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Group the prototypes by the normalised cut of the summed affinities."""

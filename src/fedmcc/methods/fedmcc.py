@@ -1,21 +1,25 @@
 """FedMCC: the paper's two stages, first instances, then clusters on the frozen encoder."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from fedmcc.losses import Anchor, Quartet, momentum_contrast
 from fedmcc.messages import Task
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Memory, Parts, Stage, require_view_pairs
 from fedmcc.methods.cluster_contrast import ClusterContrast
-from fedmcc.methods.mcc import MCC, receive_pair
+from fedmcc.methods.mcc import MomentumContrast, receive_pair
 from fedmcc.networks.momentum import MomentumPair
 from fedmcc.networks.replay import without_gradient
 
 
 @dataclass(frozen=True)
-class FedMCC(MCC):
+class FedMCC(MomentumContrast):
     """Federated momentum contrastive clustering: Algorithm 1, then Algorithm 2 on the frozen encoder."""
+
+    about: ClassVar[About] = About("this paper", "Miao and Koyuncu, ACM TIST", 2024)
 
     rounds: int = 100  # R of Algorithm 1
     epochs: int = 5  # E
@@ -25,6 +29,8 @@ class FedMCC(MCC):
     views_per_image: int = (
         ClusterContrast.views_per_image
     )  # views cached in Algorithm 2; 0: new in every step
+
+    unlabelled: bool = True  # use images without a label in Algorithm 2 too (D16)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,6 +56,7 @@ class FedMCC(MCC):
             target=self.target,
             hidden=self.hidden,
             views_per_image=self.views_per_image,
+            unlabelled=self.unlabelled,
         )
 
 
@@ -57,7 +64,7 @@ class FedMCC(MCC):
 class Representation(Stage):
     """Algorithm 1: train the encoder and the instance projector with L_I."""
 
-    method: MCC
+    method: MomentumContrast
     name: str = "representation"
     trained: Parts = ("online.encoder", "online.instance_projector")
     shared: Parts = ("online.encoder", "online.instance_projector")

@@ -6,25 +6,29 @@ and is undone unless it helps. docs/decisions/0005 reports the effect of each pa
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
 from fedmcc.errors import InputError
 from fedmcc.losses import Anchor
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Stage, require_fraction, require_positive
+from fedmcc.methods.centroids import SMALLEST_CLUSTER
 from fedmcc.methods.cross_client_contrast import CrossClientContrast
-from fedmcc.methods.federated_kmeans import SMALLEST_CLUSTER
 from fedmcc.methods.federated_spectral import FederatedSpectral
 from fedmcc.methods.fedmcc import Representation
-from fedmcc.methods.mcc import MCC
+from fedmcc.methods.mcc import MomentumContrast
 from fedmcc.methods.self_training import ModelSelection, SelfTraining, SelfTrainingPair
 from fedmcc.networks.heads import instance_projector
 from fedmcc.networks.momentum import Branch
 
 
 @dataclass(frozen=True)
-class FedMCCPlus(MCC):
+class FedMCCPlus(MomentumContrast):
     """FedMCC with cross-client contrast, federated spectral clustering and optional self-training."""
+
+    about: ClassVar[About] = About("this paper", "this program, docs/decisions/0005", 2026)
 
     rounds: int = 100  # R of the stages representation and separation together
     epochs: int = 1  # E

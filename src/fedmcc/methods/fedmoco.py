@@ -1,7 +1,7 @@
 """FedMoCo: federated averaging of MoCo (He et al., CVPR 2020), with a queue of negatives per client."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmcc.messages import Task
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Memory, Parts, Stage, require_fraction, require_positive
 from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, MomentumPair
@@ -41,6 +42,8 @@ class MomentumQueue(MomentumPair):
 @dataclass(frozen=True)
 class FedMoCo:
     """MoCo with federated averaging: negatives from a queue of earlier images that each client keeps."""
+
+    about: ClassVar[About] = About("federated representation", "He et al., CVPR", 2020, "a clustering")
 
     rounds: int = 100  # R
     epochs: int = 5  # E

@@ -1,11 +1,12 @@
 """FedSimCLR: federated averaging of SimCLR (Chen et al., ICML 2020)."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
 from fedmcc.losses import nt_xent
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Parts, Stage, require_positive
 from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, Network
@@ -14,6 +15,10 @@ from fedmcc.networks.momentum import Branch, Network
 @dataclass(frozen=True)
 class FedSimCLR:
     """SimCLR with federated averaging: the other images of a batch are the negatives."""
+
+    about: ClassVar[About] = About(
+        "federated representation", "Chen et al., ICML", 2020, "a clustering, large batches"
+    )
 
     rounds: int = 100  # R
     epochs: int = 5  # E

@@ -1,11 +1,12 @@
 """FedSimSiam: federated averaging of SimSiam (Chen and He, CVPR 2021)."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
 from fedmcc.losses import cosine_distance
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Parts, Stage, require_positive
 from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, PredictorNetwork
@@ -14,6 +15,8 @@ from fedmcc.networks.momentum import Branch, PredictorNetwork
 @dataclass(frozen=True)
 class FedSimSiam:
     """SimSiam with federated averaging: a predictor and a stop-gradient, no target network, no negatives."""
+
+    about: ClassVar[About] = About("federated representation", "Chen and He, CVPR", 2021, "a clustering")
 
     rounds: int = 100  # R
     epochs: int = 5  # E

@@ -1,8 +1,10 @@
 """FedU (Zhuang et al., ICCV 2021): FedBYOL in which diverged clients keep their own predictor."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedmcc.messages import Task
+from fedmcc.methods.about import About
 from fedmcc.methods.base import STARTED, Memory, require_positive
 from fedmcc.methods.fedbyol import Divergence, FedBYOL, divergence, store_start
 from fedmcc.networks.momentum import PredictorPair
@@ -16,6 +18,8 @@ class FedU(FedBYOL):
     The FedU paper measures the distance between the global encoder and the client's last encoder
     ("global"), its published code how far the client's encoder moved in its last training ("moved").
     """
+
+    about: ClassVar[About] = About("federated representation", "Zhuang et al., ICCV", 2021, "a clustering")
 
     threshold: float = 0.4  # mu; at or above it, the client keeps its predictor
     divergence: Divergence = "global"

@@ -4,13 +4,14 @@ The graph comes from projections of the images themselves, and positive pairs st
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Parts, Stage, require_positive
 from fedmcc.methods.fedsimclr import FedSimCLR, Representation
 from fedmcc.methods.inputs import PARTNER, PARTNER_ROW, PARTNERS, ROW, VIEW, Overview, Sights
@@ -25,6 +26,10 @@ PARTNERS_SEEN = 2
 @dataclass(frozen=True)
 class GCC(FedSimCLR):
     """Graph contrastive clustering: SimCLR, then neighbours attract each other and share a cluster."""
+
+    about: ClassVar[About] = About(
+        "centralized deep clustering", "Zhong et al., ICCV", 2021, "stored neighbours of each image"
+    )
 
     epochs: int = 1  # E, in both stages
     temperature: float = 0.5  # of SimCLR

@@ -1,13 +1,14 @@
 """IDFD: instance discrimination and feature decorrelation (Tao, Takagi and Nakata, ICLR 2021)."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Parts, Stage, require_fraction, require_positive
 from fedmcc.methods.inputs import ROW, VIEW, Sights
 from fedmcc.networks.momentum import Branch, Network
@@ -18,6 +19,13 @@ from fedmcc.numerics.state_dicts import State
 @dataclass(frozen=True)
 class IDFD:
     """Every image is a class of its own, and features are decorrelated; for a clustering such as lloyd."""
+
+    about: ClassVar[About] = About(
+        "centralized deep clustering",
+        "Tao, Takagi and Nakata, ICLR",
+        2021,
+        "a clustering, a stored vector per image",
+    )
 
     rounds: int = 100  # R
     epochs: int = 1  # E

@@ -1,11 +1,13 @@
 """IIC: invariant information clustering (Ji, Henriques and Vedaldi, ICCV 2019), with linear heads."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedmcc.methods.about import About
 from fedmcc.methods.over_clustering import Agreement, OverClusteringMethod
 
 MIN_PROBABILITY = 1e-9
@@ -25,6 +27,13 @@ class Information(Agreement):
 @dataclass(frozen=True)
 class IIC(OverClusteringMethod):
     """Invariant information clustering: maximise what the cluster of an image says about that of a view."""
+
+    about: ClassVar[About] = About(
+        "centralized deep clustering",
+        "Ji, Henriques and Vedaldi, ICCV",
+        2019,
+        "batches of twice the over-clusters",
+    )
 
     heads: int = 5  # of each kind; the one with the smallest loss is used
     balance: float = 1.0  # lambda, the weight of the marginal entropies

@@ -5,15 +5,16 @@ The mean runs over all triplets of a batch; the published program draws some of 
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Parts, Stage, require_fraction, require_positive
+from fedmcc.methods.centroids import SMALLEST_CLUSTER, Centroids
 from fedmcc.methods.inputs import PLAIN, ROW, VIEW, Overview, Sights
 from fedmcc.methods.lloyd import Seeds
 from fedmcc.networks.centres import Centres
@@ -26,6 +27,13 @@ from fedmcc.numerics.state_dicts import State
 class JULE:
     """Joint unsupervised learning: agglomerated clusters train the encoder, whose features are merged on."""
 
+    about: ClassVar[About] = About(
+        "centralized deep clustering",
+        "Yang, Parikh and Batra, CVPR",
+        2016,
+        "a graph of all images of a client",
+    )
+
     rounds: int = 100  # R
     epochs: int = 1  # E
     period: int = 4  # epochs between two agglomerations
@@ -35,7 +43,7 @@ class JULE:
     margin: float = 0.2
     positive_weight: float = 1.0  # gamma, of the distance within a cluster
     augment: bool = True  # train on random views; false: as published
-    smallest: int = 1  # images that the mean of a cluster must represent to be sent
+    smallest: int = SMALLEST_CLUSTER  # images that the mean of a cluster must represent to be sent
 
     def __post_init__(self) -> None:
         require_positive(self, "period", "neighbours", "rivals", "margin", "positive_weight", "smallest")
@@ -121,9 +129,7 @@ class Naming(Seeds):
     name: str = "naming"
     unit: bool = True
 
-    def centroids(
-        self, points: Float[Tensor, "n d"], centres: int
-    ) -> tuple[Float[np.ndarray, "k d"], Int64[np.ndarray, " k"]]:
+    def centroids(self, points: Float[Tensor, "n d"], centres: int) -> Centroids:
         """The means of agglomerated clusters; those of too few images are joined to the nearest one."""
         graph = agglomeration.neighbour_graph(points, self.method.neighbours)
         first = agglomeration.first_clusters(points)

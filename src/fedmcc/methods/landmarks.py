@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Parts, Stage, require_positive
-from fedmcc.methods.extras import add_up, extras_mismatch
-from fedmcc.methods.federated_kmeans import HEAD, encode
-from fedmcc.methods.lloyd import VECTORS, Seeds
+from fedmcc.methods.base import Aggregate, Stage, require_positive
+from fedmcc.methods.centroids import HEAD, SMALLEST_CLUSTER, VECTORS, Statistics, encode, longest
+from fedmcc.methods.extras import add_up, affinity_error, extras_mismatch
+from fedmcc.methods.lloyd import Seeds
 from fedmcc.networks.landmarks import Landmarks
 from fedmcc.networks.momentum import Network, set_cluster_projector
 from fedmcc.numerics.normalized_cut import cut
@@ -31,7 +31,7 @@ class LandmarkSpectral:
     landmarks: float = 50.0  # per cluster; all of them should be at most a fifth of the images
     neighbours: int = 5  # nearest landmarks of an image
     excess: float = 1.0  # centroids of a client per landmark
-    smallest: int = 1  # images that a centroid must represent to be sent
+    smallest: int = SMALLEST_CLUSTER  # images that a centroid must represent; a single client can take 1
 
     def __post_init__(self) -> None:
         require_positive(self, "landmarks", "neighbours", "excess", "smallest", section="clustering")
@@ -47,15 +47,10 @@ class LandmarkSpectral:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Width(Stage):
+class Width(Statistics):
     """The width of the affinity is the mean distance of all images to their last neighbour."""
 
     name: str = "width"
-    rounds: int = 1
-    epochs: int = 0
-    trained: Parts = ()
-    shared: Parts = (HEAD,)
-    frozen: Parts = ("online.encoder",)
 
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
@@ -65,10 +60,14 @@ class Width(Stage):
         return {"distances": torch.stack(last).sum()}
 
     def extras_error(self, update: Update) -> str:
-        """Check that the sum of distances is not negative."""
+        """Check that the sum of distances is not negative and that features can have such distances."""
         if mismatch := extras_mismatch(update.extras, {"distances": (torch.float64, ())}):
             return mismatch
-        return "Its sum of distances is negative." if float(update.extras["distances"]) < 0 else ""
+        total = float(update.extras["distances"])
+        most = 2 * longest(update.weights[VECTORS].shape[1], unit=False) * update.samples
+        if total < 0:
+            return "Its sum of distances is negative."
+        return "" if total <= most else "Its sum of distances is larger than its images can have."
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """The mean over all images."""
@@ -78,15 +77,10 @@ class Width(Stage):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut(Stage):
+class Cut(Statistics):
     """Clients send the affinities of the landmarks on their images; the server cuts the sum."""
 
     name: str = "cut"
-    rounds: int = 1
-    epochs: int = 0
-    trained: Parts = ()
-    shared: Parts = (HEAD,)
-    frozen: Parts = ("online.encoder",)
 
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
@@ -100,14 +94,7 @@ class Cut(Stage):
 
     def extras_error(self, update: Update) -> str:
         """Check that the affinities can be those of weights that sum to 1 for each image."""
-        count = len(update.weights[GROUPS])
-        if mismatch := extras_mismatch(update.extras, {"affinity": (torch.float64, (count, count))}):
-            return mismatch
-        affinity = update.extras["affinity"]
-        off = abs(float(affinity.sum()) - update.samples) > 1e-2 * update.samples
-        if off or (affinity < 0).any() or not torch.allclose(affinity, affinity.T):
-            return "Its affinities are not those of weights that sum to 1 for each image."
-        return ""
+        return affinity_error(update, len(update.weights[GROUPS]))
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Group the landmarks by the normalised cut; equal landmarks are one node."""

@@ -4,16 +4,18 @@ With several clients it is the paper's one-stage ablation, which trains with L_I
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from fedmcc.losses import Anchor, Quartet, cluster_balance, momentum_contrast
+from fedmcc.losses import Anchor, Quartet, cluster_balance, cosine_distance, momentum_contrast
 from fedmcc.messages import Task
+from fedmcc.methods.about import About
 from fedmcc.methods.base import STARTED, Memory, Parts, Stage, require_fraction, require_positive
 from fedmcc.methods.cc import branch
-from fedmcc.networks.momentum import MomentumPair
+from fedmcc.networks.heads import normalised_mlp
+from fedmcc.networks.momentum import MomentumPair, PredictorPair
 from fedmcc.networks.replay import without_gradient
 from fedmcc.numerics.state_dicts import copy_into
 
@@ -21,8 +23,8 @@ Target = Literal["keep", "reset", "share"]
 
 
 @dataclass(frozen=True)
-class MCC:
-    """Momentum contrastive clustering: contrast between an online network and its moving average."""
+class MomentumContrast:
+    """Options and network that MCC, FedMCC and FedMCC+ share."""
 
     rounds: int = 100  # R; with one client, a round is an epoch
     epochs: int = 1  # E
@@ -46,10 +48,36 @@ class MCC:
         """Two branches (f, g_I, g_C): the online branch, and the target as its copy."""
         return MomentumPair(branch(encoder, features, self.hidden, self.projections, clusters))
 
+
+@dataclass(frozen=True)
+class MCC(MomentumContrast):
+    """Momentum contrastive clustering: contrast between an online network and its moving average."""
+
+    about: ClassVar[About] = About("this paper", "Miao and Koyuncu, ACM TIST", 2024)
+
+    loss: Literal["contrast", "mse"] = "contrast"  # "mse": squared distances of unit vectors, as in BYOL
+    predictor: bool = False  # of the target's projections; with loss = "mse", BYOL with a cluster head
+
+    def build(self, encoder: nn.Module, features: int, clusters: int) -> MomentumPair:
+        """Two branches (f, g_I, g_C), and a predictor on the online branch if the option is set."""
+        pair = super().build(encoder, features, clusters)
+        if not self.predictor:
+            return pair
+        width = self.hidden or features
+        return PredictorPair(pair.online, normalised_mlp(self.projections, width, self.projections, "batch"))
+
     def stages(self) -> tuple[Stage, ...]:
         """One stage that trains instances and clusters together."""
-        shared = ("online", "target") if self.target == "share" else ("online",)
-        return (Joint(rounds=self.rounds, epochs=self.epochs, shared=shared, method=self),)
+        trained = ("online", "predictor") if self.predictor else ("online",)
+        shared = (*trained, "target") if self.target == "share" else trained
+        stage = Joint(rounds=self.rounds, epochs=self.epochs, trained=trained, shared=shared, method=self)
+        return (stage,)
+
+    def compare(self, u: Quartet, temperature: float) -> Tensor:
+        """The momentum contrast, or the mean squared distance of unit vectors over both pairs of views."""
+        if self.loss == "mse":
+            return (cosine_distance(u.a, u.b_target) + cosine_distance(u.b, u.a_target)) / 2
+        return momentum_contrast(u, temperature, self.anchor, self.positive_in_denominator)
 
 
 class Outputs(NamedTuple):
@@ -81,18 +109,19 @@ class Joint(Stage):
         )
         z_a, y_a = net.online.project(a)
         z_b, y_b = net.online.project(b)
+        if isinstance(net, PredictorPair):
+            z_a, z_b = net.predictor(z_a), net.predictor(z_b)
         return Outputs(z_a, z_b, z_a_target, z_b_target, y_a, y_b, y_a_target, y_b_target)
 
     def loss(self, outputs: Outputs) -> Tensor:
-        """L_MCC; the columns of y represent the clusters."""
+        """L_MCC, or its form with squared distances; the columns of y represent the clusters."""
         instances = Quartet(*outputs[:4])
         clusters = Quartet(*(y.T for y in outputs[4:]))
         balance = cluster_balance(outputs.y_a) + cluster_balance(outputs.y_b)
         method = self.method
-        form = (method.anchor, method.positive_in_denominator)
         return (
-            momentum_contrast(instances, method.instance_temperature, *form)
-            + momentum_contrast(clusters, method.cluster_temperature, *form)
+            method.compare(instances, method.instance_temperature)
+            + method.compare(clusters, method.cluster_temperature)
             - method.entropy_weight * balance
         )
 

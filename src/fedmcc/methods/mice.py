@@ -4,7 +4,7 @@ The published bound with the exact posterior has the value and the gradient of t
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmcc.messages import Task
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Memory, Parts, Stage, require_fraction, require_positive
 from fedmcc.methods.fedmoco import MomentumQueue, adopt
 from fedmcc.methods.inputs import VIEW, Overview, Sights
@@ -39,6 +40,13 @@ class Experts(MomentumQueue):
 @dataclass(frozen=True)
 class MiCE:
     """Mixture of contrastive experts: one expert for each cluster finds the other view of its images."""
+
+    about: ClassVar[About] = About(
+        "centralized deep clustering",
+        "Tsai, Li and Zhu, ICLR",
+        2021,
+        "a queue of a vector per cluster and image",
+    )
 
     rounds: int = 100  # R
     epochs: int = 1  # E

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Parts, Stage, require_positive
-from fedmcc.methods.federated_kmeans import HEAD, FederatedKMeans
+from fedmcc.methods.centroids import HEAD
+from fedmcc.methods.federated_kmeans import FederatedKMeans
 from fedmcc.methods.inputs import PARTNER_ROW, ROW, Overview, Sights
 from fedmcc.methods.neighbour_agreement import SHARES, Assigned, NeighbourAgreement
 from fedmcc.networks.prototypes import Prototypes

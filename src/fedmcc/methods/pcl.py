@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from fedmcc.errors import InputError
 from fedmcc.methods import fedmoco
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Stage, require_fraction
 from fedmcc.methods.inputs import ROW, VIEW, Overview, Sights
 from fedmcc.networks.momentum import Branch
@@ -26,6 +27,10 @@ PERCENTILES = (0.1, 0.9)  # to which the densities are limited
 @dataclass(frozen=True)
 class PCL(fedmoco.FedMoCo):
     """MoCo with prototypes: images are also contrasted with the centres of several k-means."""
+
+    about: ClassVar[About] = About(
+        "centralized deep clustering", "Li et al., ICLR", 2021, "a clustering, several k-means per epoch"
+    )
 
     epochs: int = 1  # E
     queue: int = 1024  # number of keys

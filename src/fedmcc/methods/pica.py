@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedmcc.losses import cluster_balance
+from fedmcc.methods.about import About
 from fedmcc.methods.over_clustering import Agreement, OverClusteringMethod
 
 
@@ -30,6 +32,8 @@ class Partition(Agreement):
 @dataclass(frozen=True)
 class PICA(OverClusteringMethod):
     """Partition confidence maximisation: clusters of images and of their views contain the same images."""
+
+    about: ClassVar[About] = About("centralized deep clustering", "Huang, Gong and Zhu, CVPR", 2020)
 
     over: float = 7.0  # clusters of an over-clustering head per cluster
     balance: float = 2.0  # weight of equal cluster sizes

@@ -1,7 +1,7 @@
 """ProPos: prototype scattering and positive sampling (Huang et al., TPAMI 2023), NCC in the paper's table."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from fedmcc.losses import cosine_distance
 from fedmcc.messages import Task
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Memory, Parts, Stage, require_fraction, require_positive
 from fedmcc.methods.fedbyol import FedBYOL
 from fedmcc.methods.inputs import ROW, VIEW, Overview, Sights
@@ -30,6 +31,10 @@ class ScatteringPair(PredictorPair):
 @dataclass(frozen=True)
 class ProPos(FedBYOL):
     """BYOL with noisy positives whose clusters, from k-means in every epoch, are kept apart."""
+
+    about: ClassVar[About] = About(
+        "centralized deep clustering", "Huang et al., TPAMI", 2023, "a clustering, a k-means per epoch"
+    )
 
     epochs: int = 1  # E
     hidden: int = 512  # width of the projector and the predictor

@@ -1,15 +1,16 @@
 """SCAN: semantic clustering by adopting nearest neighbours (Van Gansbeke et al., ECCV 2020)."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedmcc.methods.about import About
 from fedmcc.methods.base import Parts, Stage, require_fraction, require_positive
 from fedmcc.methods.best_head import BestHead
-from fedmcc.methods.federated_kmeans import HEAD
+from fedmcc.methods.centroids import HEAD
 from fedmcc.methods.fedsimclr import FedSimCLR, Representation
 from fedmcc.methods.inputs import PARTNER, PLAIN, VIEW, Overview, Sights
 from fedmcc.methods.neighbour_agreement import Assigned, NeighbourAgreement
@@ -24,9 +25,14 @@ TRAINED = ("online.encoder", HEAD)
 class SCAN:
     """SCAN: SimCLR, then clusters that an image shares with its nearest neighbours, then self-labelling."""
 
+    about: ClassVar[About] = About(
+        "centralized deep clustering", "Van Gansbeke et al., ECCV", 2020, "stored neighbours of each image"
+    )
+
     rounds: int = 100  # of SimCLR
     epochs: int = 1  # E, in every stage
     neighbour_rounds: int = 25  # rounds of clustering by neighbours
+    neighbour_rate: float = 1.0  # its learning rate, as a multiple of training.learning_rate
     label_rounds: int = 10  # rounds of self-labelling
     neighbours: int = 20  # k, with the image itself
     heads: int = 5  # the one with the smallest loss is used
@@ -40,7 +46,7 @@ class SCAN:
 
     def __post_init__(self) -> None:
         require_positive(self, "neighbour_rounds", "label_rounds", "neighbours", "heads", "entropy_weight")
-        require_positive(self, "label_rate", "temperature", "hidden", "projections")
+        require_positive(self, "neighbour_rate", "label_rate", "temperature", "hidden", "projections")
         require_fraction(self, "confidence")
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> Network:
@@ -61,6 +67,7 @@ class SCAN:
             heads=self.heads,
             neighbours=self.neighbours,
             entropy_weight=self.entropy_weight,
+            learning_rate_factor=self.neighbour_rate,
         )
         labels = SelfLabelling(
             rounds=self.label_rounds,

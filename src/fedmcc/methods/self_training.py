@@ -15,9 +15,9 @@ from torch.special import entr
 
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Aggregate, Memory, Parts, Stage
+from fedmcc.methods.centroids import HEAD
 from fedmcc.methods.cross_client_contrast import CrossClientPair
 from fedmcc.methods.extras import extras_mismatch
-from fedmcc.methods.federated_kmeans import HEAD
 from fedmcc.methods.mcc import receive_pair
 from fedmcc.networks.momentum import Branch
 from fedmcc.networks.prototypes import Prototypes

@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmcc.errors import InputError
+from fedmcc.methods.about import About
 from fedmcc.methods.ae import AE
 from fedmcc.methods.base import Parts, Stage
 from fedmcc.methods.inputs import PLAIN, ROW, VIEW, Overview
@@ -28,6 +29,13 @@ class VariationalAutoencoder(Autoencoder):
 @dataclass(frozen=True)
 class VAE(AE):
     """A variational autoencoder: the mean code of an image, for a clustering such as lloyd."""
+
+    about: ClassVar[About] = About(
+        "centralized deep clustering",
+        "Kingma and Welling, ICLR",
+        2014,
+        "a clustering, an encoder with `shape`",
+    )
 
     beta: float = 1.0  # weight of the divergence from the prior
 

@@ -9,16 +9,18 @@ from torch import Tensor, nn
 from fedmcc.errors import InputError
 
 Weights = dict[str, Tensor]
+OF_A_RUN = "online.encoder."  # start of the encoder's names in the final network of a run
 
 
 def load_encoder(encoder: nn.Module, path: Path) -> None:
     """Load the weights in a file into the encoder and mark it as `pretrained`; an error changes nothing.
 
-    The classifier (`fc.*`) is ignored. For a greyscale encoder, the kernels of the first layer are summed
-    over the colour channels, which is equivalent to repeating the grey image in three channels.
+    The file may be the final network of a run, `RUN/checkpoints/final.safetensors`, of which the encoder is
+    loaded. The classifier (`fc.*`) is ignored. For a greyscale encoder, the kernels of the first layer are
+    summed over the colour channels, which is equivalent to repeating the grey image in three channels.
     """
     current = encoder.state_dict()
-    stored = {key: value for key, value in _read(path).items() if not key.startswith("fc.")}
+    stored = {key: value for key, value in _encoder_of(_read(path)).items() if not key.startswith("fc.")}
     stored = _sum_colours(stored, current)
     _check(stored, current, path)
     encoder.load_state_dict({key: stored.get(key, value) for key, value in current.items()})
@@ -40,6 +42,12 @@ def _read(path: Path) -> Weights:
             f"Cannot read the weights file '{path}': {error.strerror or error}. "
             "Set encoder.weights to a readable file."
         ) from error
+
+
+def _encoder_of(weights: Weights) -> Weights:
+    """The encoder's weights if these are the network of a run, else all of them."""
+    names = [key for key in weights if key.startswith(OF_A_RUN)]
+    return {key.removeprefix(OF_A_RUN): weights[key] for key in names} if names else weights
 
 
 def _sum_colours(stored: Weights, current: Weights) -> Weights:

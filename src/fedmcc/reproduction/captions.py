@@ -24,13 +24,14 @@ def captions(request: Request, cells: Sequence[Cell]) -> list[str]:
     seeds = "Seed 0" if request.seeds == 1 else f"Seeds 0 to {request.seeds - 1}"
     command = f"fedmcc reproduce {table.key} --scale {request.scale} --seeds {request.seeds}"
     settings = "".join(f" --set {text}" for text in request.settings if not text.startswith("data.root="))
+    chosen = [f" --row {key}" for key in request.rows] + [f" --column {key}" for key in request.columns]
     return [
         f"Protocol: {PROTOCOLS[table.protocol]}.",
         *explanation,
         *(["This scale only tests that everything runs: its scores mean nothing."] if smoke else []),
         f"Scale {request.scale}: {scale}.",
         f"Rounds × local epochs: {'; '.join(_describe_training(request, cells))}.",
-        f"{seeds}, fedmcc {version('fedmcc')}: `{command}{settings}`.",
+        f"{seeds}, fedmcc {version('fedmcc')}: `{command}{''.join(chosen)}{settings}`.",
     ]
 
 
@@ -63,12 +64,13 @@ def _describe_setting(config: Config) -> str:
     return f"{data}, {images} of {config.views.size} px, {encoder}, {clients}, {scored}"
 
 
-def count_images(config: Config) -> int | None:
+def count_images(config: Config, labelled_only: bool = False) -> int | None:
     """Number of training images, computed without loading them; None if it is not known."""
     dataset = dataset_facts(config)
     if dataset is None:
         return config.data.limit
     parts = getattr(config.data, "split", "all").split("+")
+    parts = [part for part in parts if not (labelled_only and part == "unlabelled")]
     count = sum(int(dataset["images"].get(part, 0)) for part in parts)
     return count if config.data.limit is None else min(count, config.data.limit)
 
@@ -85,5 +87,5 @@ def _describe_training(request: Request, cells: Sequence[Cell]) -> list[str]:
     for cell in cells:
         trained = [stage for stage in stages(cell.config) if stage.epochs]
         text = ", ".join(f"{stage.name} {stage.rounds} × {stage.epochs}" for stage in trained)
-        rows.setdefault(text, {})[request.table.rows[cell.row].name] = None
+        rows.setdefault(text or "nothing is trained", {})[request.table.rows[cell.row].name] = None
     return [f"{text} ({', '.join(names)})" for text, names in rows.items()]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedmcc import config
-from fedmcc.errors import InputError
+from fedmcc.errors import InputError, unknown
 from fedmcc.reproduction.scales import cell_config, cells_at
 from fedmcc.reproduction.table_spec import Column, Row, Table
 from fedmcc.runs import protocols
@@ -27,6 +27,8 @@ class Request:
     seeds: int = 1
     jobs: int = 1
     settings: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()  # keys of the rows to run; empty: all
+    columns: tuple[str, ...] = ()  # keys of the columns to run; empty: all
 
     def __post_init__(self) -> None:
         for name in ("seeds", "jobs"):
@@ -34,6 +36,10 @@ class Request:
                 raise InputError(f"--{name} is {getattr(self, name)}: give 1 or more.")
         if any(text.partition("=")[0].strip() == "seed" for text in self.settings):
             raise InputError("A table runs the seeds from 0: set their number with --seeds, not with --set.")
+        for kind, known in (("row", self.table.rows), ("column", self.table.columns)):
+            for key in getattr(self, f"{kind}s"):
+                if key not in known:
+                    raise unknown(f"{kind} of {self.table.key}", key, known)
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,15 @@ def plan_cells(request: Request) -> list[Cell]:
     ]
 
 
+def selected(request: Request, cells: Sequence[Cell]) -> list[Cell]:
+    """The cells of the rows and columns to run; the table also shows what was run before."""
+    rows, columns = request.rows or request.table.rows, request.columns or request.table.columns
+    chosen = [cell for cell in cells if cell.row in rows and cell.column in columns]
+    if not chosen:
+        raise InputError("No cell at this scale is in these rows and columns: leave out --row or --column.")
+    return chosen
+
+
 def _cell(request: Request, row: Row, column: Column, recipe: config.Config, seed: int) -> Cell:
     path = request.out / "cells" / f"{row.key}-{column.key}-seed{seed}"
     general = replace(recipe.general, seed=seed)
@@ -116,17 +131,20 @@ def _cell(request: Request, row: Row, column: Column, recipe: config.Config, see
 
 
 def write_plan(request: Request, cells: Sequence[Cell]) -> None:
-    """Record in the output folder what it is for; refuse a folder that is for something else."""
+    """Record in the output folder what it is for; refuse a folder that is for something else.
+
+    Cells may be added to a folder: other rows or columns of its table, and more seeds.
+    """
     path = request.out / PLAN_FILE
     if not path.exists() and _in_use(request.out):
         raise InputError(
             f"{request.out} is not empty and has no {PLAN_FILE}: choose another folder with --out."
         )
     make_folder(request.out / "cells", "the cells of the table")
-    recipes = {f"{cell.row}-{cell.column}": _recipe(cell.config) for cell in cells}
+    recipes = {f"{cell.row}-{cell.column}": recipe_text(cell.config) for cell in cells}
     plan = {"table": request.table.key, "scale": request.scale, "recipes": recipes}
     if path.exists():
-        _require_same_plan(path, plan)
+        plan["recipes"] = _require_same_plan(path, plan, recipes) | recipes
     write_atomically(path, json.dumps(plan, indent=2) + "\n")
 
 
@@ -136,7 +154,8 @@ def _in_use(out: Path) -> bool:
     return any(name != "cells" and not name.startswith(f".{PLAN_FILE}.") for name in names)
 
 
-def _require_same_plan(path: Path, plan: Mapping[str, object]) -> None:
+def _require_same_plan(path: Path, plan: Mapping[str, object], recipes: Mapping[str, str]) -> dict[str, str]:
+    """The recipes that the folder records; raise if it is for another table, scale, recipe or setting."""
     try:
         existing = json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError):
@@ -149,13 +168,15 @@ def _require_same_plan(path: Path, plan: Mapping[str, object]) -> None:
                 f"{path.parent} holds {existing['table']} at scale {existing['scale']}, "
                 f"not {plan['table']} at scale {plan['scale']}: choose another folder with --out."
             )
-    if existing["recipes"] != plan["recipes"]:
+    known: dict[str, str] = existing["recipes"]
+    if any(known.get(name, recipe) != recipe for name, recipe in recipes.items()):
         raise InputError(
             f"{path.parent} was started with other recipes or settings: repeat those, "
             "or choose another folder with --out."
         )
+    return known
 
 
-def _recipe(cell_config: config.Config) -> str:
+def recipe_text(cell_config: config.Config) -> str:
     """The part of a configuration that must not change between two commands: all but threads and seed."""
     return config.dump(replace(cell_config, general=replace(cell_config.general, seed=0, threads=None)))

@@ -60,7 +60,11 @@ class Estimator:
             net = bare_network(_complete(config, int(dataset["classes"])), channels)
         per_image = self._count(net, config, channels)
         samples = [
-            _participating_share(config) * images * stage.rounds * stage.epochs for stage in stages(config)
+            _participating_share(config)
+            * (count_images(config, stage.labelled_only) or 0)
+            * stage.rounds
+            * stage.epochs
+            for stage in stages(config)
         ]
         operations = sum(count * each for count, each in zip(samples, per_image, strict=True))
         parameters = sum(parameter.numel() for parameter in net.parameters())

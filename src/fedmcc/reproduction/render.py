@@ -42,7 +42,7 @@ def write_table(request: Request, cells: Sequence[Cell], results: Results, figur
     table = request.table
     keys = {cell.column for cell in cells}
     columns = [column for column in table.columns.values() if column.key in keys]
-    not_run = [column for column in table.columns.values() if column.key not in keys]
+    not_run = [column for column in table.columns.values() if column.key not in keys and not column.ours]
     grids = [_grid(results, columns, cells)]
     if not_run:
         grids.append(_quoted_grid(results, not_run))
@@ -87,7 +87,7 @@ def html(page: Page) -> str:
 
 def _grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell]) -> Grid:
     table, rows = results.table, []
-    headings = [column_name(column, cells) for column in columns]
+    headings = [column_name(column, cells) + " (ours)" * column.ours for column in columns]
     for row in table.rows.values():
         entries = [results.entries[row.key, column.key] for column in columns]
         texts = [entry.text(score) for entry in entries for score in table.scores]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from fedmcc.reproduction.cell_workers import CellEvent, run_cells
-from fedmcc.reproduction.cells import PLAN_FILE, Cell, Request, write_plan
+from fedmcc.reproduction.cells import PLAN_FILE, Cell, Request, selected, write_plan
 from fedmcc.reproduction.render import write_table
 from fedmcc.reproduction.results import collect
 from fedmcc.reproduction.run_cell import Ended
@@ -18,14 +18,15 @@ class Outcome(NamedTuple):
 
 
 def reproduce(request: Request, cells: list[Cell]) -> Iterator[CellEvent | Outcome]:
-    """Run the cells that are not done yet; yield events of the cells, then the outcome."""
-    write_plan(request, cells)
+    """Run the selected cells that are not done yet; yield events of these cells, then the outcome."""
+    chosen = selected(request, cells)
+    write_plan(request, chosen)
     with locked(request.out / PLAN_FILE):
         failures = {cell.name: error for cell in cells if (error := cell.error)}
         _write(request, cells, failures)
-        for cell in (cell for cell in cells if cell.name in failures):
+        for cell in (cell for cell in chosen if cell.name in failures):
             yield from (CellEvent(cell, None), CellEvent(cell, Ended(failures[cell.name])))
-        left = [cell for cell in cells if not cell.done and cell.name not in failures]
+        left = [cell for cell in chosen if not cell.done and cell.name not in failures]
         for cell, event in run_cells(left, request.jobs):
             if isinstance(event, Ended):
                 if event.reason:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from fedmcc import config
 from fedmcc.reproduction import tsne
 from fedmcc.reproduction.cells import Cell
+from fedmcc.reproduction.reuse import copy_equal_run
 from fedmcc.runs import build, directory, experiment, protocols
 from fedmcc.runs.experiment import Scored
 from fedmcc.training.loop import Step
@@ -29,6 +30,8 @@ class Ended(NamedTuple):
 
 def run_cell(cell: Cell, threads: int) -> Iterator[Progressed]:
     """Run what is left of a cell, with this number of threads unless its configuration sets another."""
+    if not cell.path.exists():
+        copy_equal_run(cell)
     if not cell.run.finished:
         yield from _train(cell, threads)
     if not cell.evaluated:

@@ -61,11 +61,19 @@ def recipe_file(row: Row, column: Column) -> Path:
 
 def _scaled(content: Toml, scale: Toml) -> Toml:
     """Apply the scale's own changes, then those for the resulting data set, method and clustering."""
-    content = _changed(content, Changes(scale.get("replace", {}), scale.get("change", {})))
+    replace = {
+        key: value for key, value in scale.get("replace", {}).items() if not _kept(content, key, scale)
+    }
+    content = _changed(content, Changes(replace, scale.get("change", {})))
     for section, by_name in CHANGES_BY_NAME.items():
         name = content.get(section, {}).get("name", "")
         content = _merged(content, scale.get(by_name, {}).get(name, {}))
     return content
+
+
+def _kept(content: Toml, section: str, scale: Toml) -> bool:
+    """Whether the scale does not replace a section of this name, such as an encoder without weights."""
+    return content.get(section, {}).get("name", "") in scale.get("keep", {}).get(section, ())
 
 
 def _changed(content: Toml, changes: Changes) -> Toml:

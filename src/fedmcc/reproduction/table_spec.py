@@ -28,6 +28,7 @@ class Column:
     key: str
     name: str
     recipe: str | None = None
+    ours: bool = False  # not in the paper
     values: Mapping[str, str] = field(default_factory=dict)
 
 

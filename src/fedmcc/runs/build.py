@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from fedmcc.config import Config, load
@@ -152,8 +153,13 @@ def _clients(
     if only is not None and not 0 <= only < len(shards):
         raise InputError(f"federation.only is {only}: give a client from 0 to {len(shards) - 1}.")
     if len(shards) == 1:  # no copy: the array may be mapped from disk
-        return [replace(make_client(config, 0, images.images, cache), features=features)]
-    clients = [make_client(config, index, images.images[rows], cache) for index, rows in enumerate(shards)]
+        every = np.arange(len(images.images))
+        client = make_client(config, 0, images.images, cache, _labelled(images, every))
+        return [replace(client, features=features)]
+    clients = [
+        make_client(config, index, images.images[rows], cache, _labelled(images, rows))
+        for index, rows in enumerate(shards)
+    ]
     if features is None:
         return clients
     return [
@@ -161,8 +167,21 @@ def _clients(
     ]
 
 
-def make_client(config: Config, index: int, images: Images, cache: FeatureCache) -> Client:
-    """A client with its images, in a simulation or at a site; it never receives labels."""
+def _labelled(images: ImageSet, rows: Rows) -> Rows | None:
+    """Which of these images have a label, as numbers among them; None if all of them or none has one."""
+    if images.labels is None:
+        return None
+    labelled = np.flatnonzero(images.labels[rows] >= 0)
+    return labelled if 0 < len(labelled) < len(rows) else None
+
+
+def make_client(
+    config: Config, index: int, images: Images, cache: FeatureCache, labelled: Rows | None = None
+) -> Client:
+    """A client with its images, in a simulation or at a site; it never receives labels.
+
+    In a simulation it may know which of its images have a label, for stages that leave out the others.
+    """
     return Client(
         index,
         images,
@@ -171,6 +190,7 @@ def make_client(config: Config, index: int, images: Images, cache: FeatureCache)
         config.general.seed,
         clip=config.privacy.clip,
         cache=cache,
+        labelled=labelled,
     )
 
 

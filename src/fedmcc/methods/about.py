@@ -1,0 +1,26 @@
+"""What `fedmcc list methods` prints about a method: group, publication, requirements and cost."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Group = Literal["this paper", "federated representation", "centralized deep clustering", "classical"]
+GROUPS: tuple[Group, ...] = get_args(Group)
+
+
+@dataclass(frozen=True)
+class About:
+    """Where a method was published and what it needs; a method has one as its class attribute `about`."""
+
+    group: Group
+    publication: str
+    year: int
+    needs: str = ""  # besides images and views
+    cost: float | None = None  # time of a run at equal epochs relative to mcc, from results/centralized.md
+
+    @property
+    def summary(self) -> str:
+        """Publication, year, requirements and cost on one line."""
+        parts = [f"{self.publication} {self.year}"]
+        parts += [f"needs {self.needs}"] if self.needs else []
+        parts += [f"{self.cost:.2g} times the time of mcc"] if self.cost is not None else []
+        return "; ".join(parts)
