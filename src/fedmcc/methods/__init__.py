@@ -35,6 +35,7 @@ from fedmcc.methods.pica import PICA
 from fedmcc.methods.propos import ProPos
 from fedmcc.methods.raw import Raw
 from fedmcc.methods.scan import SCAN
+from fedmcc.methods.swav import SwAV
 from fedmcc.methods.vae import VAE
 
 METHODS: dict[str, type[Method]] = {
@@ -64,6 +65,7 @@ METHODS: dict[str, type[Method]] = {
     "mice": MiCE,
     "pcl": PCL,
     "propos": ProPos,
+    "swav": SwAV,
 }
 """Methods by name, each a frozen dataclass whose fields are the hyperparameters; `fedmcc list methods`.
 
