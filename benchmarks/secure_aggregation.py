@@ -1,6 +1,6 @@
 """Bytes and CPU seconds of secure aggregation for a vector of the size of ResNet-18.
 
-One client and the server do all their work; the vectors of the other clients are random numbers.
+One client and the server do all their work; the vectors of the other clients are copies of the first.
 Usage: python benchmarks/secure_aggregation.py [--clients 5 20 50] [--length 11500000] [--dropped 0.1]
 """
 
@@ -16,7 +16,7 @@ from fedmcc.federation.secure_aggregation.collector import Collector
 from fedmcc.federation.secure_aggregation.participant import Participant
 from fedmcc.federation.secure_aggregation.quantise import encode
 
-LENGTH = 11_500_000  # floating-point numbers of ResNet-18 with the heads of fedmcc, about 46 MB
+LENGTH = 11_500_000  # about as many as the first stage of fedmcc shares with ResNet-18; 46 MB
 CONTEXT = b"benchmark"
 
 
