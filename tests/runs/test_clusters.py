@@ -9,6 +9,7 @@ from fedmcc.config import parse
 from fedmcc.data.synthetic import Synthetic
 from fedmcc.errors import InputError
 from fedmcc.runs import clusters, experiment
+from fedmcc.runs import predict as predict_module
 from fedmcc.runs.clusters import Edits, load_edits, load_geometry, require_cluster, save_edits
 from fedmcc.runs.directory import Run
 from fedmcc.runs.predict import Predictor, predict
@@ -124,10 +125,42 @@ def test_json_lines_have_the_values_of_the_table(run, folder):
         assert values["label"] is None
 
 
+def test_images_are_read_one_block_at_a_time(run, folder, monkeypatch):
+    """Memory does not grow with the number of images: nothing is decoded before it is needed."""
+    decoded = []
+    decode_block = predict_module.decode_block
+    monkeypatch.setattr(
+        predict_module,
+        "decode_block",
+        lambda root, names, *given: decoded.append(names) or decode_block(root, names, *given),
+    )
+    lines = _with_blocks(Predictor.load(run), 10).lines(folder, "csv", {})
+    assert decoded == []
+    for count in (1, 2, 3):
+        next(lines)
+        assert [len(names) for names in decoded] == [10, 10, 4][:count]
+
+
+def test_images_whose_names_are_not_text_are_named_and_a_full_disk_too(run, tmp_path, monkeypatch):
+    (tmp_path / "few").mkdir()
+    (tmp_path / "few" / "00.png").touch()
+    target, missing = sort_images(run, tmp_path / "few", link=True)
+    assert [path.name for path in target.rglob("*.png")] == ["00.png"]
+    assert len(missing) == 23
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        sort_images(run, tmp_path / "few", link=False)
+
+
 @pytest.mark.parametrize("link", [False, True])
 def test_images_are_sorted_into_a_folder_per_cluster(run, folder, link):
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    target = sort_images(run, folder, link)
+    target, missing = sort_images(run, folder, link)
+    assert missing == []
     for row in _rows(run.assignments_file.read_text()):
         path = target / row["cluster"] / row["image"]
         assert path.is_symlink() == link

@@ -200,4 +200,6 @@ def _finish(run: "Run", folder: Path, copy: bool, link: bool) -> None:
     )
     if copy or link:
         written = sorted_folders.sort_images(run, folder.resolve(), link)
-        output.say(f"{written} has a folder per cluster.")
+        output.say(f"{written.path} has a folder per cluster.")
+        if written.missing:
+            output.warn(f"{len(written.missing)} images are not in it: their names are not text.")

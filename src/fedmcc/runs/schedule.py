@@ -22,6 +22,7 @@ SIZES = (64, 48, 32)  # of views, largest first
 MIN_EPOCHS = 20  # below, smaller views learn more in the same time
 MAX_EPOCHS = 300  # more hardly change the clusters
 TIMED_STEPS, TIMED_IMAGES = 3, 256
+MAX_TIMED_SECONDS = 2.0  # after which no further step is timed
 TRAINING_SHARE = 0.8  # of the time that is left; the rest is for clustering, scores and the report
 PASSES = 12  # over all images without training: scores during the run, prototypes, final scores
 
@@ -66,17 +67,21 @@ class Schedule:
 
 
 def plan_schedule(config: Config, images: ImageSet, seconds: float) -> Schedule:
-    """Measure a few steps at each size of views, largest first, until enough epochs fit in the time."""
-    schedules: list[Schedule] = []
-    decoded = min(images.images.shape[2:])
-    for size in _sizes(decoded):
-        started = time.perf_counter()
-        measured = _measure(_at_size(config, size), images)
-        seconds -= time.perf_counter() - started
-        schedules.append(_fit(Schedule(size, 0, *measured), seconds))
-        if schedules[-1].epochs >= MIN_EPOCHS:
+    """Measure a few steps, and choose the largest views of which enough epochs fit in the time.
+
+    The time of smaller views is first estimated from their area, then measured for the chosen size.
+    """
+    end, sizes = time.perf_counter() + seconds, [*_sizes(min(images.images.shape[2:]))]
+    first = _measure(_at_size(config, sizes[0]), images)
+    chosen = sizes[-1]
+    for size in sizes:
+        share = (size / sizes[0]) ** 2
+        estimated = Schedule(size, 0, first[0] * share, first[1] * share)
+        if _fit(estimated, end - time.perf_counter()).epochs >= MIN_EPOCHS:
+            chosen = size
             break
-    return schedules[-1]
+    measured = first if chosen == sizes[0] else _measure(_at_size(config, chosen), images)
+    return _fit(Schedule(chosen, 0, *measured), end - time.perf_counter())
 
 
 def with_schedule(config: Config, schedule: Schedule) -> Config:
@@ -122,9 +127,8 @@ def _step_seconds(experiment: build.Experiment, stage: Stage) -> float:
     optimizer = config.training.build_optimizer(trainable(net, stage))
     steps = train(net, stage, batches, optimizer, config.training.chunks(config.training.batch_size))
     next(steps)
-    seconds = []
-    for _ in range(TIMED_STEPS):
-        started = time.perf_counter()
+    started, count = time.perf_counter(), 0
+    while count < TIMED_STEPS and (not count or time.perf_counter() - started < MAX_TIMED_SECONDS):
         next(steps)
-        seconds.append(time.perf_counter() - started)
-    return sum(seconds) / len(seconds)
+        count += 1
+    return (time.perf_counter() - started) / count

@@ -4,6 +4,7 @@ import csv
 import os
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 from fedmcc.errors import InputError
 from fedmcc.runs.directory import Run
@@ -11,21 +12,34 @@ from fedmcc.runs.directory import Run
 FOLDER = "sorted"
 
 
-def sort_images(run: Run, root: Path, link: bool) -> Path:
+class Sorted(NamedTuple):
+    """The folder with a folder per cluster, and the images that are not in it."""
+
+    path: Path
+    missing: list[str]  # their names in the table are not those of files, such as names that are not text
+
+
+def sort_images(run: Run, root: Path, link: bool) -> Sorted:
     """Copy or link every image of a table of assignments below `root` to the folder of its cluster."""
-    target = run.path / FOLDER
+    target, missing = run.path / FOLDER, []
     with run.assignments_file.open(newline="") as file:
         for row in csv.DictReader(file):
-            place = target / _folder_name(row) / row["image"]
-            try:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                if link:
-                    place.symlink_to(root / row["image"])
-                else:
-                    shutil.copyfile(root / row["image"], place)
-            except OSError as error:
-                raise InputError(f"Cannot write {place}: {error.strerror}. Remove {target}.") from None
-    return target
+            if (root / row["image"]).exists():
+                _place(root / row["image"], target / _folder_name(row) / row["image"], link)
+            else:
+                missing.append(row["image"])
+    return Sorted(target, missing)
+
+
+def _place(image: Path, place: Path, link: bool) -> None:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if link:
+            place.symlink_to(image)
+        else:
+            shutil.copyfile(image, place)
+    except OSError as error:
+        raise InputError(f"Cannot write {place}: {error.strerror}. The table is complete.") from None
 
 
 def _folder_name(row: dict[str, str]) -> str:
