@@ -13,6 +13,7 @@ import sys
 import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -123,6 +124,20 @@ def test_a_folder_is_clustered_in_the_time_given_named_and_merged(fedmcc: Comman
     merged = columns(Path("run/assignments.csv").read_text(), "cluster", "name")
     assert set(merged) <= {("0", "dark"), ("2", "")}
     assert "Cluster 0: dark" in Path("run/report.html").read_text()
+
+
+def test_a_folder_is_clustered_by_a_pretrained_encoder_without_training(
+    fedmcc: Command, pictures: Path, encoder_files: ModuleType
+) -> None:
+    encoder_files.write_onnx(Path("tiny.onnx").absolute())
+    argv = ("--clusters", 2, "--encoder", "tiny.onnx", "--copy", "--out", "run")
+    shown = succeeded(fedmcc("cluster", pictures, *argv)).stderr
+    assert "its features are clustered, nothing is trained" in shown
+    assigned = columns(Path("run/assignments.csv").read_text(), "image", "cluster", "distance")
+    assert len(assigned) == 24
+    assert all(Path("run/sorted", number, name).is_file() for name, number, _ in assigned)
+    printed = succeeded(fedmcc("predict", "run", pictures)).stdout
+    assert columns(printed, "image", "cluster", "distance") == assigned
 
 
 def test_forced_output_and_own_output_are_replaced(fedmcc: Command, run: Path, pictures: Path) -> None:

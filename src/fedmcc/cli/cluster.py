@@ -68,12 +68,12 @@ def _cluster(folder: Path, choices: Choices, path: Path, deadline: float) -> "Ru
     from fedmcc.cli.run import Outputs, _train
     from fedmcc.data import survey
     from fedmcc.errors import InputError
+    from fedmcc.networks import is_frozen
     from fedmcc.runs import build, experiment, resolve, schedule
-    from fedmcc.terminal import output
 
     listing = _data(folder, choices, None).listing()
     sides = survey.file_sides(listing.root, listing.names)
-    size = schedule.choose_size(sides)
+    size = _native_size(choices) or schedule.choose_size(sides)
     images = _data(folder, choices, size).load()
     found = survey.survey(images, sides)
     _tell(found, images)
@@ -83,9 +83,7 @@ def _cluster(folder: Path, choices: Choices, path: Path, deadline: float) -> "Ru
             "The number of clusters is not known: give it with --clusters, such as --clusters 10."
         )
     loaded = _configure(folder, choices, found, images, clusters)
-    if getattr(loaded.encoder, "frozen", False):
-        output.say("The encoder is pretrained: its features are clustered, nothing is trained.")
-    else:
+    if not is_frozen(loaded.encoder):
         loaded = _scheduled(loaded, images, deadline - time.monotonic(), choices.time)
     prepared = build.assemble(loaded, images)
     run = experiment.start_run(prepared, path)
@@ -123,6 +121,7 @@ def _configure(
     folder: Path, choices: Choices, found: "Survey", images: "ImageSet", clusters: int
 ) -> "Config":
     from fedmcc import config
+    from fedmcc.networks import is_frozen
     from fedmcc.runs.schedule import choose_views
     from fedmcc.terminal import output
 
@@ -142,11 +141,11 @@ def _configure(
         "partition": {"name": "by_group"} if choices.owners else {},
     }
     loaded = config.parse(table)
-    if getattr(loaded.encoder, "frozen", False):
-        return config.parse(table | {"method": {"name": "raw"}, "clustering": {"name": "spectral"}})
-    output.say(
-        f"Views: {preset}, since {reason}. Encoder: {encoder['name']}. Method: {config.DEFAULT_METHOD}."
-    )
+    if is_frozen(loaded.encoder):
+        output.say("The encoder is pretrained: its features are clustered, nothing is trained.")
+    else:
+        method = config.name_of("method", loaded.method)
+        output.say(f"Views: {preset}, since {reason}. Encoder: {encoder['name']}. Method: {method}.")
     return loaded
 
 
@@ -156,6 +155,15 @@ def _encoder(name: str) -> dict[str, Any]:
     if path.is_file() and path.suffix == ".onnx":
         return {"name": "onnx", "path": str(path)}
     return {"name": "huggingface", "path": str(path)} if path.is_dir() else {"name": name}
+
+
+def _native_size(choices: Choices) -> int | None:
+    """Side in pixels of the images that a pretrained encoder was trained on; None for other encoders."""
+    from fedmcc import config
+    from fedmcc.networks import is_frozen, native_size
+
+    encoder = config.parse({"encoder": _encoder(choices.encoder)}).encoder
+    return native_size(encoder) if is_frozen(encoder) else None
 
 
 def _scheduled(loaded: "Config", images: "ImageSet", seconds: float, limit: str) -> "Config":
