@@ -19,7 +19,10 @@ def fetch(
     sha256: Annotated[str | None, typer.Option(help="The SHA-256 that the files must have.")] = None,
     out: Annotated[Path | None, typer.Option(help="The new folder [the name of the model].")] = None,
 ) -> None:
-    """Download a model for `encoder.name = "huggingface"`; nothing else in fedmcc downloads models."""
+    """Download a model of the Hugging Face hub.
+
+    It is for `encoder.name = "huggingface"`; nothing else in fedmcc downloads models.
+    """
     from fedmcc.networks.hub import fetch as download
     from fedmcc.terminal import output
 
