@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmcc.config import apply_settings, dump, load, name_of, parse, set_key
+from fedmcc.config import apply_settings, dump, load, name_of, parse, parse_text, set_key
 from fedmcc.errors import InputError
 from fedmcc.views import PRESETS
 
@@ -189,3 +189,14 @@ def test_a_recipe_that_cannot_be_read_is_refused(tmp_path, content, sentence):
 def test_a_folder_is_not_a_recipe(tmp_path):
     with pytest.raises(InputError, match="Cannot read the recipe"):
         load(Path(tmp_path))
+
+
+@pytest.mark.parametrize("section", ["method", "clustering"])
+def test_a_complete_configuration_of_an_earlier_version_keeps_a_single_clustering(section):
+    tables = {"method": {"name": "fedu"}, "clustering": {"name": "spectral"}}
+    complete = dump(parse({} if section == "method" else tables))
+    earlier = complete.replace("members = 5\n", "")
+    assert earlier != complete
+    assert getattr(parse_text(complete), section).members == 5
+    assert getattr(parse_text(earlier), section).members == 1
+    assert getattr(parse_text(earlier.split("\n", 1)[1]), section).members == 5  # an ordinary recipe

@@ -20,7 +20,7 @@ from fedmcc.evaluation.options import Evaluation
 from fedmcc.federation.engines import ENGINES, EngineOptions
 from fedmcc.federation.policy import Federation
 from fedmcc.federation.privacy import Privacy
-from fedmcc.methods import CLUSTERINGS, METHODS, Clustering, Method
+from fedmcc.methods import CLUSTERINGS, EARLIER_OPTIONS, METHODS, Clustering, Method
 from fedmcc.networks import ENCODERS, EncoderOptions, is_frozen, native_size
 from fedmcc.training.loop import Training
 from fedmcc.views import PRESETS, Views
@@ -28,6 +28,7 @@ from fedmcc.views import PRESETS, Views
 Table = dict[str, Any]
 Options = TypeVar("Options")
 
+COMPLETE = "# The complete configuration: `fedmcc run` on this file repeats the run.\n"
 DEFAULT_METHOD = "fedmcc-plus"
 FROZEN_METHOD, FROZEN_CLUSTERING = "raw", "kmeans"  # defaults with a frozen pretrained encoder
 CHOICES: dict[str, tuple[Mapping[str, type[Any]], str]] = {  # section: its registry, and the default name
@@ -168,6 +169,9 @@ def parse_text(text: str, source: str = "The recipe", settings: Iterable[str] = 
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{source} is not valid TOML: {error}.") from None
+    for section in ("method", "clustering") if text.startswith(COMPLETE) else ():
+        if isinstance(options := table.get(section), dict):
+            table[section] = EARLIER_OPTIONS.get(str(options.get("name")), {}) | options
     return parse(apply_settings(table, settings))
 
 
@@ -227,8 +231,7 @@ def dump(config: Config) -> str:
     for section in fields(config)[1:]:
         options = getattr(config, section.name)
         tables[section.name] = _names(section.name, options) | _table(options)
-    heading = "# The complete configuration: `fedmcc run` on this file repeats the run.\n"
-    return heading + tomli_w.dumps(tables)
+    return COMPLETE + tomli_w.dumps(tables)
 
 
 def name_of(section: str, options: object) -> str:

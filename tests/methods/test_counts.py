@@ -47,6 +47,13 @@ def _stages_with_updates():
         net.load_state_dict({**model, **stage.combine(updates, model).weights})
 
 
+def _in_any_order(name, value):
+    """The value without the order of the clusters, which the rounding of large claims may change."""
+    if name.endswith("groups"):
+        return value @ value.T
+    return value.sort().values if name.endswith("marginal") else value
+
+
 @pytest.mark.parametrize("times", [2, 10**7])
 def test_statistics_of_claimed_images_count_as_those_of_twice_the_median(times):
     for stage, updates, model in _stages_with_updates():
@@ -55,7 +62,8 @@ def test_statistics_of_claimed_images_count_as_those_of_twice_the_median(times):
         doubled = [_claiming(updates[0], 2), *updates[1:]]
         found, expected = server.combine(claimed, model), stage.combine(doubled, model)
         for name, value in expected.weights.items():
-            torch.testing.assert_close(found.weights[name], value, rtol=1e-5, atol=1e-6)
+            pair = (_in_any_order(name, each) for each in (found.weights[name], value))
+            torch.testing.assert_close(*pair, rtol=1e-5, atol=1e-6)
 
 
 def test_without_claims_the_limit_changes_no_bit():

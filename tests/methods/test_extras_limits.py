@@ -11,7 +11,7 @@ from fedmcc.methods.cross_client_contrast import CrossClientContrast
 from fedmcc.methods.federated_kmeans import Centroids, FederatedKMeans, Whitening
 from fedmcc.methods.federated_spectral import FederatedSpectral, Merging
 from fedmcc.methods.self_training import ModelSelection
-from fedmcc.numerics.matrices import is_positive_semidefinite
+from fedmcc.numerics.matrices import is_positive_semidefinite, upper_triangle
 
 IMAGES, FEATURES, PROTOTYPES = 12, 3, 4
 WEIGHTS = {
@@ -107,7 +107,8 @@ def test_affinities_must_be_positive_semidefinite(shift, valid):
     affinity = torch.full((PROTOTYPES, PROTOTYPES), IMAGES / PROTOTYPES**2, dtype=torch.float64)
     affinity += shift * (torch.eye(PROTOTYPES).flip(0) - torch.eye(PROTOTYPES)) / PROTOTYPES
     assert (affinity >= 0).all()
-    assert (_error(Merging(method=FederatedSpectral()), affinity=affinity) == "") == valid
+    stage = Merging(method=FederatedSpectral(prototypes=1.0, members=1))
+    assert (_error(stage, affinity=upper_triangle(affinity).float()) == "") == valid
 
 
 @pytest.mark.parametrize(("doubt", "valid"), [(math.log(4), True), (math.log(4) + 0.1, False), (-0.1, False)])

@@ -14,6 +14,7 @@ from fedmcc.methods.centroids import HEAD
 from fedmcc.methods.federated_kmeans import FederatedKMeans
 from fedmcc.methods.federated_spectral import FederatedSpectral
 from fedmcc.networks.momentum import Branch, Network
+from fedmcc.numerics.matrices import upper_triangle
 from fedmcc.numerics.state_dicts import detached, select
 
 
@@ -62,15 +63,26 @@ def test_arcs_are_separated_by_merged_prototypes_and_not_by_one_each():
 
 
 def test_a_client_sends_the_sum_of_outer_products_of_its_soft_assignments():
-    net, updates = _exchange(FederatedSpectral(**ARCS), [points for _, points in SHARDS])
+    net, updates = _exchange(FederatedSpectral(members=2, **ARCS), [points for _, points in SHARDS])
     head = net.online.cluster_projector
     cosine = (
         nn.functional.normalize(SHARDS[0][1], dim=1) @ nn.functional.normalize(head.vectors.weight, dim=1).T
-    )
-    p = (cosine / 0.02).softmax(dim=1).double().detach().numpy()
-    expected = sum(np.outer(row, row) for row in p)
+    ) / 0.02
+    shares = [cosine[:, rows].softmax(dim=1) / 2 for rows in (slice(20), slice(20, 40))]
+    p = torch.cat(shares, dim=1).double().detach().numpy()
+    expected = sum(np.outer(row, row) for row in p)[np.triu_indices(40)]
     np.testing.assert_allclose(updates[0].extras["affinity"], expected, atol=1e-4)
-    assert updates[0].extras["affinity"].shape == (20, 20)  # for any number of images
+    assert updates[0].extras["affinity"].shape == (40 * 41 / 2,)  # for any number of images
+
+
+@pytest.mark.parametrize(("clusters", "most"), [(10, 1_000), (100, 1_000), (200, 2_000)])
+def test_the_prototypes_of_all_members_are_bounded_and_each_cluster_has_one_of_each_member(clusters, most):
+    members = FederatedSpectral(prototypes=100.0, members=7).head_members(512, clusters)
+    assert len(members) == 7
+    assert sum(member.count for member in members) <= max(most, 100 * clusters)
+    default = FederatedSpectral().head_members(512, clusters)
+    assert sum(member.count for member in default) <= most + 5  # rounded
+    assert all(member.count >= clusters for member in (*members, *default))
 
 
 def test_the_head_stores_the_share_of_images_in_each_cluster():
@@ -97,23 +109,30 @@ def test_clusters_are_not_scored_before_prototypes_are_merged():
 
 BAD = {
     "Its extra tensors are none; expected affinity.": {},
-    "Its affinity is torch.float64 of shape (3, 3); expected torch.float64 of (20, 20).": {
-        "affinity": torch.zeros(3, 3, dtype=torch.float64)
+    "Its affinity is torch.float32 of shape (3, 3); expected torch.float32 of (820,).": {
+        "affinity": torch.zeros(3, 3)
     },
-    "Its affinities are not those of one soft assignment per image.": {
-        "affinity": torch.full((20, 20), -1.0, dtype=torch.float64)
-    },
+    "Its affinities are not those of one soft assignment per image.": {"affinity": torch.full((820,), -1.0)},
 }
 
 
 @pytest.mark.parametrize("reason", BAD)
 def test_impossible_affinities_are_refused(reason):
-    method = FederatedSpectral(**ARCS)
+    method = FederatedSpectral(members=2, **ARCS)
     _, updates = _exchange(method, [points for _, points in SHARDS])
     assert method.stages()[-1].extras_error(replace(updates[0], extras=BAD[reason])) == reason
 
 
-@pytest.mark.parametrize("options", [{"prototypes": 0.0}, {"temperature": -1.0}])
+def test_affinities_of_one_member_alone_are_refused():
+    method = FederatedSpectral(members=2, **ARCS)
+    _, (update, *_) = _exchange(method, [points for _, points in SHARDS])
+    affinity = torch.zeros(40, 40)
+    affinity[:20, :20] = update.samples / 20**2
+    changed = replace(update, extras={"affinity": upper_triangle(affinity)})
+    assert "not those of one soft assignment" in method.stages()[-1].extras_error(changed)
+
+
+@pytest.mark.parametrize("options", [{"prototypes": 0.0}, {"temperature": -1.0}, {"members": 0}])
 def test_invalid_options_are_refused(options):
     with pytest.raises(InputError, match=f"clustering.{next(iter(options))}"):
         FederatedSpectral(**options)

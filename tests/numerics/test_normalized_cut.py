@@ -8,7 +8,7 @@ from scipy.special import entr
 
 from fedmcc.evaluation.clustering import accuracy
 from fedmcc.numerics import kmeans
-from fedmcc.numerics.normalized_cut import cost, cut
+from fedmcc.numerics.normalized_cut import consensus, cost, cut
 
 
 def _graph(sizes, inside=1.0, between=0.01, seed=0):
@@ -84,3 +84,38 @@ def test_the_cut_is_the_one_of_separate_runs_of_k_means_and_sums_over_all_triple
         inside = np.einsum("ip,ij,jp->p", members, affinity, members)
         costs.append((1 - inside / volumes).mean() - entr(volumes / volumes.sum()).sum())
     np.testing.assert_array_equal(cut(affinity, clusters), candidates[np.argmin(costs)])
+
+
+def _confused_members(labels, classes):
+    """Soft assignments to two prototypes per class by as many members, each with an error of its own.
+
+    Member m cannot distinguish the classes m and m + 1, and splits the class m + 2 into its two prototypes.
+    """
+    draw, sets = np.random.default_rng(0), []
+    for member in range(classes):
+        first, second, split = ((member + i) % classes for i in range(3))
+        classes_seen = np.where(np.isin(labels, [first, second])[:, None], [first, second], labels[:, None])
+        weights = np.full((len(labels), classes, 2), 0.001)
+        np.put_along_axis(weights, np.repeat(classes_seen[:, :, None], 2, axis=2), 1.0, axis=1)
+        weights[labels == split, split, draw.integers(2, size=(labels == split).sum())] = 50.0
+        weights = weights.reshape(len(labels), -1) * draw.uniform(0.8, 1.2, (len(labels), 2 * classes))
+        sets.append(weights / weights.sum(axis=1, keepdims=True) / classes)
+    return np.concatenate(sets, axis=1)
+
+
+def test_the_consensus_is_right_where_every_member_has_an_error_of_its_own():
+    labels = np.repeat(np.arange(5), 40)
+    p = _confused_members(labels, 5)
+    affinity = p.T @ p
+
+    def score(columns, parts):
+        return accuracy(labels, (p[:, columns] @ np.eye(5)[parts]).argmax(axis=1))
+
+    members = [slice(10 * m, 10 * m + 10) for m in range(5)]
+    assert max(score(own, cut(affinity[own, own], 5)) for own in members) <= 0.8
+    assert score(slice(None), consensus(affinity, [10] * 5, 5)) == 1.0
+
+
+def test_the_consensus_of_one_member_is_its_cut():
+    affinity, _ = _graph([7, 9, 8, 12])
+    np.testing.assert_array_equal(consensus(affinity, [36], 4, 0.5), cut(affinity, 4, 0.5))

@@ -18,8 +18,8 @@ from fedmcc.numerics.randomness import derive
 class Federation:
     """Options of the server's rounds."""
 
-    fraction: float = 1.0  # of the clients, drawn at random for each round
-    count: int | None = None  # number of clients drawn for each round, instead of fraction
+    fraction: float = 1.0  # of the clients, drawn at random for each round that trains
+    count: int | None = None  # number of clients drawn for each round that trains, instead of fraction
     only: int | None = None  # train this client only: the paper's single-client baseline
     minimum: int = 1  # accepted updates that a round needs
     attempts: int = 3  # at a round before it fails, each with newly drawn clients
@@ -105,6 +105,13 @@ class Policy:
         name = self.federation.aggregation or ("mean" if averaged else DEFAULT)
         limit = math.inf if name == "mean" else self.federation.samples_limit
         return replace(stage, average=rule(name), samples_limit=limit)
+
+    def participants(self, stage: Stage, clients: Sequence[int], round: int, attempt: int) -> list[int]:
+        """Who takes part: all clients where statistics are gathered, since clusters need everybody's images.
+
+        In a stage that trains, clients are drawn: what one round misses, a later round can make up for.
+        """
+        return self.draw(clients, stage.name, round, attempt) if stage.trained else sorted(clients)
 
     def draw(self, clients: Sequence[int], *place: int | str) -> list[int]:
         """The participants at a place such as (stage, round, attempt), sorted.

@@ -98,9 +98,11 @@ class _Server:
         while not attempts or not isinstance(attempts[-1].result, Progress):
             if len(attempts) == options.attempts:
                 raise _failure(progress, attempts, options.minimum)
-            drawn = self.policy.draw(self.clients, self.stage.name, progress.round + 1, len(attempts) + 1)
-            attempts.append((yield from self._attempt(progress, drawn, traffic)))
+            number, attempt = progress.round + 1, len(attempts) + 1
+            clients = self.policy.participants(self.stage, self.clients, number, attempt)
+            attempts.append((yield from self._attempt(progress, clients, traffic)))
             progress = replace(progress, holders=attempts[-1].holders)
+        self._warn_of_missing(attempts[-1].updates)
         return Round(
             progress=attempts[-1].result,
             updates=attempts[-1].updates,
@@ -152,6 +154,17 @@ class _Server:
         except Exception as error:  # whatever clients send, the attempt fails with a sentence
             log.debug("The updates cannot be combined.", exc_info=True)
             return error
+
+    def _warn_of_missing(self, updates: Sequence[Update]) -> None:
+        """Warn if statistics lack clients: later rounds gather them only where a stage has several."""
+        missing = sorted(set(self.clients) - {update.client for update in updates})
+        if missing and not self.stage.trained:
+            log.warning(
+                "The images of client %s are missing from the stage %s, and so from the clusters: "
+                "no valid update arrived.",
+                ", ".join(map(str, missing)),
+                self.stage.name,
+            )
 
     def _tasks(self, progress: Progress, clients: Sequence[int]) -> list[Task]:
         half, stage = self.policy.federation.half, self.stage

@@ -97,4 +97,7 @@ Examples
 ['cc', 'k-fed', 'kmeans', 'landmarks']
 """
 
-__all__ = ["CLUSTERINGS", "METHODS", "Clustering", "Method", "Stage"]
+EARLIER_OPTIONS: dict[str, dict[str, object]] = {"fedmcc-plus": {"members": 1}, "spectral": {"members": 1}}
+"""Options that complete configurations of earlier versions lack, with the values that they had then."""
+
+__all__ = ["CLUSTERINGS", "EARLIER_OPTIONS", "METHODS", "Clustering", "Method", "Stage"]

@@ -44,7 +44,7 @@ def add_up(updates: Sequence[Update], key: str, counts: Sequence[float]) -> Tens
     """Sum of the clients' extras of this name, each reduced to the number of images that count."""
     total = torch.zeros((), dtype=torch.float64)
     for update, count in zip(updates, counts, strict=True):
-        total = total + update.extras[key] * (count / update.samples)
+        total = total + update.extras[key].double() * (count / update.samples)
     return total
 
 

@@ -27,7 +27,7 @@ from fedmcc.methods.centroids import (
 )
 from fedmcc.methods.extras import TensorSpec, add_up, extras_mismatch
 from fedmcc.networks.momentum import Network, set_cluster_projector
-from fedmcc.networks.prototypes import Prototypes
+from fedmcc.networks.prototypes import Member, Prototypes, rows_of
 from fedmcc.numerics import kmeans
 from fedmcc.numerics.matrices import is_positive_semidefinite
 from fedmcc.numerics.state_dicts import State
@@ -62,12 +62,12 @@ class FederatedKMeans:
         require_fraction(self, "whiten", section="clustering")
 
     def head(self, features: int, clusters: int) -> Prototypes:
-        """A head with one prototype per cluster."""
-        return self._head(features, clusters, clusters)
+        """A head of prototypes for this number of features and clusters."""
+        return Prototypes(features, clusters, self.head_members(features, clusters), self.temperature)
 
-    def _head(self, features: int, clusters: int, count: int) -> Prototypes:
-        axes = min(features, round(self.axes * clusters)) or features
-        return Prototypes(features, clusters, count, axes, self.temperature)
+    def head_members(self, features: int, clusters: int) -> tuple[Member, ...]:
+        """One set of prototypes, one per cluster."""
+        return (Member(clusters, min(features, round(self.axes * clusters)) or features),)
 
     def extend(self, net: Network, features: int, clusters: int) -> None:
         """Add a head of prototypes to the network."""
@@ -172,7 +172,7 @@ class Centroids(Statistics):
         """Centroids of this client's whitened features, and the number of images of each."""
         head = net.online.cluster_projector
         points = torch.cat([head.whitening(features).cpu() for features in encode(net, batches)]).numpy()
-        prototypes, clusters = head.groups.shape
+        prototypes, clusters = max(member.count for member in head.members), head.groups.shape[1]
         limit = max(len(points) // self.method.images_per_centroid, min(clusters, len(points)))
         count = min(int(self.method.excess * prototypes), limit)
         return sent(*local_centroids(points, count, self.seed, self.smallest))
@@ -183,11 +183,17 @@ class Centroids(Statistics):
         return centroids_error(update, most, self.smallest, unit=True)
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
-        """k-means of all centroids, weighted by their numbers of images."""
-        groups, vectors = model[f"{HEAD}.groups"], model[VECTORS]
+        """k-means of all centroids, weighted by their numbers of images, for each member of the head."""
+        groups, features = model[f"{HEAD}.groups"], len(model[f"{HEAD}.whitening.mean"])
         rows, sizes = gathered(updates, self.counts(updates))
-        count = min(len(vectors), len(rows))
-        fitted = kmeans.fit_weighted(kmeans.unit_rows(rows), count, self.seed, sizes)
-        prototypes = repeated(torch.from_numpy(fitted.centres).to(vectors), len(vectors))
-        marginal = torch.from_numpy(np.bincount(fitted.labels, sizes, len(vectors)) / sizes.sum()).to(groups)
-        return Aggregate({VECTORS: prototypes, f"{HEAD}.marginal": marginal @ groups}, {})
+        members = self.method.head_members(features, groups.shape[1])
+        vectors = torch.zeros_like(model[VECTORS])
+        shares = torch.zeros(len(vectors), dtype=torch.float64)
+        for number, (own, member) in enumerate(zip(rows_of(members), members, strict=True)):
+            count, points = min(member.count, len(rows)), kmeans.unit_rows(rows[:, : member.axes])
+            restarts = max(1, kmeans.RESTARTS // len(members))
+            fitted = kmeans.fit_weighted(points, count, self.seed + number, sizes, restarts)
+            vectors[own, : member.axes] = repeated(torch.from_numpy(fitted.centres).to(vectors), member.count)
+            shares[own] = torch.from_numpy(np.bincount(fitted.labels, sizes, member.count) / sizes.sum())
+        marginal = (shares / len(members)).to(groups) @ groups
+        return Aggregate({VECTORS: vectors, f"{HEAD}.marginal": marginal}, {})

@@ -1,4 +1,7 @@
-"""Federated spectral clustering: several prototypes per cluster, merged by how often images share them."""
+"""Federated spectral clustering: several prototypes per cluster, merged by how often images share them.
+
+By default it is a consensus of several such clusterings, which differ in axes, prototypes and first centres.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +13,17 @@ from torch import Tensor
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage, require_positive
 from fedmcc.methods.centroids import HEAD, Statistics, encode
-from fedmcc.methods.extras import add_up, affinity_error
+from fedmcc.methods.extras import add_up, extras_mismatch
 from fedmcc.methods.federated_kmeans import FederatedKMeans
-from fedmcc.networks.prototypes import Prototypes
-from fedmcc.numerics.normalized_cut import cut
+from fedmcc.networks.prototypes import Member
+from fedmcc.numerics.matrices import from_upper_triangle, is_positive_semidefinite, upper_triangle
+from fedmcc.numerics.normalized_cut import consensus
 from fedmcc.numerics.state_dicts import State
+
+AXES_FACTORS = (1.0, 5 / 3)  # of the members, in turn, as multiples of `axes`
+PROTOTYPES_FACTORS = (1.0, 1.0, 2.0, 2.0, 1.0)  # of the members, in turn, as multiples of `prototypes`
+MAX_PROTOTYPES = 1_000  # of all members together, up to 100 clusters: bounds the affinities that are sent
+MAX_PROTOTYPES_PER_CLUSTER = 10  # of all members together, for more clusters
 
 
 @dataclass(frozen=True)
@@ -22,7 +31,8 @@ class FederatedSpectral(FederatedKMeans):
     """Federated k-means with several prototypes per cluster, merged into clusters by a normalised cut.
 
     A cluster is a group of prototypes, so that it need not be convex, as in k-means. A client sends an
-    affinity matrix of the prototypes, and the server cuts the sum over all clients.
+    affinity matrix of the prototypes, and the server cuts the sum over all clients. With several members,
+    the server cuts each member's prototypes, and then the graph of all their clusters.
     """
 
     axes: float = 3.0  # whitened axes per cluster; 0: no whitening
@@ -31,14 +41,25 @@ class FederatedSpectral(FederatedKMeans):
     temperature: float = 0.05  # of the soft assignments
     prototypes: float = 10.0  # per cluster
     balance: float = 1.0  # weight of equal cluster sizes in the choice of a cut; 0: sizes are ignored
+    members: int = 5  # clusterings in the consensus; 1: a single one
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "prototypes", section="clustering")
+        require_positive(self, "prototypes", "members", section="clustering")
 
-    def head(self, features: int, clusters: int) -> Prototypes:
-        """A head with several prototypes per cluster."""
-        return self._head(features, clusters, max(clusters, round(self.prototypes * clusters)))
+    def head_members(self, features: int, clusters: int) -> tuple[Member, ...]:
+        """Sets of prototypes that differ in number and axes, within the limit of all prototypes."""
+        numbers = range(self.members)
+        wanted = [
+            self.prototypes * clusters * PROTOTYPES_FACTORS[i % len(PROTOTYPES_FACTORS)] for i in numbers
+        ]
+        most = max(MAX_PROTOTYPES, MAX_PROTOTYPES_PER_CLUSTER * clusters, wanted[0])
+        scale = min(1.0, most / sum(wanted))
+        axes = [round(self.axes * clusters * AXES_FACTORS[i % len(AXES_FACTORS)]) for i in numbers]
+        return tuple(
+            Member(max(clusters, round(scale * count)), min(features, axis) or features)
+            for count, axis in zip(wanted, axes, strict=True)
+        )
 
     def stages(self) -> tuple[Stage, ...]:
         """The stages of federated k-means, then merging: one round each, without training."""
@@ -56,25 +77,42 @@ class Merging(Statistics):
 
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
-        """The sum over images of p pᵀ, where p is the soft assignment to the prototypes."""
+        """The sum over images of p pᵀ, where p is the soft assignment to the prototypes of all members."""
         head = net.online.cluster_projector
         count = len(head.groups)
         affinity = torch.zeros(count, count, dtype=torch.float64)
         for features in encode(net, batches):
             p = head.assign_to_prototypes(features).cpu().double()
             affinity += p.T @ p
-        return {"affinity": affinity}
+        return {"affinity": upper_triangle(affinity).float()}
 
     def extras_error(self, update: Update) -> str:
         """Check that the affinities can be those of one soft assignment per image."""
-        return affinity_error(update, len(update.weights[f"{HEAD}.groups"]))
+        count = len(update.weights[f"{HEAD}.groups"])
+        length = count * (count + 1) // 2
+        if mismatch := extras_mismatch(update.extras, {"affinity": (torch.float32, (length,))}):
+            return mismatch
+        affinity = from_upper_triangle(update.extras["affinity"].double() / update.samples)
+        members = torch.tensor([member.count for member in self._members(update.weights)])
+        onto = torch.eye(len(members), dtype=torch.float64).repeat_interleave(members, dim=0)
+        shares = (onto.T @ affinity @ onto) * len(members) ** 2  # all 1: members have equal shares
+        valid = (
+            bool((affinity >= 0).all())
+            and float((shares - 1).abs().max()) <= 1e-2
+            and is_positive_semidefinite(affinity, 1e-5)
+        )
+        return "" if valid else "Its affinities are not those of one soft assignment per image."
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
-        """Group the prototypes by the normalised cut of the summed affinities."""
-        affinity = add_up(updates, "affinity", self.counts(updates))
+        """Group the prototypes by normalised cuts of the summed affinities."""
+        affinity = from_upper_triangle(add_up(updates, "affinity", self.counts(updates)))
         clusters = model[f"{HEAD}.groups"].shape[1]
-        groups = torch.eye(clusters)[
-            torch.from_numpy(cut(affinity.numpy(), clusters, self.method.balance)).long()
-        ]
+        members = [member.count for member in self._members(model)]
+        parts = consensus(affinity.numpy(), members, clusters, self.method.balance)
+        groups = torch.eye(clusters)[torch.from_numpy(parts).long()]
         sizes = affinity.sum(dim=1).float() @ groups
         return Aggregate({f"{HEAD}.groups": groups, f"{HEAD}.marginal": sizes / sizes.sum()}, {})
+
+    def _members(self, weights: State) -> tuple[Member, ...]:
+        features, clusters = len(weights[f"{HEAD}.whitening.mean"]), weights[f"{HEAD}.groups"].shape[1]
+        return self.method.head_members(features, clusters)

@@ -39,6 +39,7 @@ class FedMCCPlus(MomentumContrast):
     prototypes: float = 10.0  # per cluster
     prototype_temperature: float = 0.05  # of the soft assignments
     balance: float = 1.0  # weight of equal cluster sizes when prototypes are merged; 0: sizes are ignored
+    members: int = 5  # clusterings in the consensus; 1: a single one
     smallest: int = SMALLEST_CLUSTER  # images that a centroid must represent to be sent
     polish_rounds: int = 0  # rounds of self-training, which changes little (docs/decisions/0005); 0: none
     polish_pace: float = 0.2  # multiple of the learning rate in self-training
@@ -47,6 +48,7 @@ class FedMCCPlus(MomentumContrast):
         super().__post_init__()
         require_fraction(self, "separation")
         require_positive(self, "repulsion", "polish_pace", "prototypes", "prototype_temperature", "smallest")
+        require_positive(self, "members")
         if self.target == "share":
             raise InputError('method.target = "share" is an ablation of fedmcc: use "keep" or "reset".')
 
@@ -85,5 +87,6 @@ class FedMCCPlus(MomentumContrast):
             prototypes=self.prototypes,
             temperature=self.prototype_temperature,
             balance=self.balance,
+            members=self.members,
             smallest=self.smallest,
         )

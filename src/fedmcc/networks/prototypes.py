@@ -1,23 +1,38 @@
 """A cluster projector with several prototypes per cluster and soft assignments by cosine similarity."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-class Prototypes(nn.Module):
-    """Sum over the prototypes p_j of a cluster of softmax(cos(x, p_j) / temperature), with x whitened.
+@dataclass(frozen=True)
+class Member:
+    """One of the sets of prototypes whose assignments are averaged."""
 
-    The buffers hold statistics of all clients that the server computes: the whitening (initially the first
-    feature axes), the cluster of each prototype (`groups`), and the share of images per cluster (`marginal`).
+    count: int  # prototypes
+    axes: int  # whitened axes that it uses, the first ones
+
+
+class Prototypes(nn.Module):
+    """Mean over members of the sum over a cluster's prototypes p_j of softmax(cos(x, p_j) / temperature).
+
+    x are the first whitened axes of the features. The buffers hold statistics of all clients that the server
+    computes: the whitening (initially the first feature axes), the cluster of each prototype (`groups`), and
+    the share of images per cluster (`marginal`).
     """
 
     groups: Tensor
     marginal: Tensor
 
-    def __init__(self, features: int, clusters: int, count: int, axes: int, temperature: float) -> None:
+    def __init__(self, features: int, clusters: int, members: Sequence[Member], temperature: float) -> None:
         super().__init__()
+        self.members = tuple(members)
+        count, axes = sum(member.count for member in members), max(member.axes for member in members)
         self.whitening = Whitening(features, axes)
         self.vectors = nn.Linear(axes, count, bias=False)
         self.temperature = temperature
@@ -28,13 +43,23 @@ class Prototypes(nn.Module):
         return self.assign_to_prototypes(features) @ self.groups
 
     def assign_to_prototypes(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n prototypes"]:
-        """Soft assignments to the prototypes; each row sums to 1."""
+        """Soft assignments to the prototypes; rows sum to 1, with an equal share for each member."""
         return self.assign_points(self.whitening(features))
 
     def assign_points(self, points: Float[Tensor, "n axes"]) -> Float[Tensor, "n prototypes"]:
         """Soft assignments of whitened features to the prototypes."""
-        similarity = F.linear(points, F.normalize(self.vectors.weight, dim=1))
-        return (similarity / self.temperature).softmax(dim=1)
+        shares = []
+        for rows, member in zip(rows_of(self.members), self.members, strict=True):
+            first = points if member.axes == points.shape[1] else F.normalize(points[:, : member.axes], dim=1)
+            similarity = F.linear(first, F.normalize(self.vectors.weight[rows, : member.axes], dim=1))
+            shares.append((similarity / self.temperature).softmax(dim=1))
+        return shares[0] if len(shares) == 1 else torch.cat(shares, dim=1) / len(shares)
+
+
+def rows_of(members: Sequence[Member]) -> list[slice]:
+    """The rows of each member if the prototypes of all members are in one matrix."""
+    ends = accumulate(member.count for member in members)
+    return [slice(end - member.count, end) for end, member in zip(ends, members, strict=True)]
 
 
 class Whitening(nn.Module):

@@ -1,4 +1,6 @@
-"""Properties of matrices that clients send."""
+"""Matrices that clients send: their properties, and symmetric ones as half of their numbers."""
+
+import math
 
 import torch
 from jaxtyping import Float
@@ -15,3 +17,19 @@ def is_positive_semidefinite(matrix: Float[Tensor, "n n"], tolerance: float) -> 
         return False
     shifted = matrix + tolerance * torch.eye(len(matrix), dtype=matrix.dtype)
     return int(torch.linalg.cholesky_ex(shifted).info) == 0
+
+
+def upper_triangle(matrix: Float[Tensor, "n n"]) -> Float[Tensor, " m"]:
+    """The numbers on and above the diagonal, row by row."""
+    rows, columns = torch.triu_indices(len(matrix), len(matrix))
+    return matrix[rows, columns]
+
+
+def from_upper_triangle(values: Float[Tensor, " m"]) -> Float[Tensor, "n n"]:
+    """The symmetric matrix that has these numbers on and above its diagonal."""
+    size = (math.isqrt(8 * len(values) + 1) - 1) // 2
+    matrix = values.new_zeros(size, size)
+    rows, columns = torch.triu_indices(size, size)
+    matrix[rows, columns] = values
+    matrix[columns, rows] = values
+    return matrix

@@ -3,6 +3,8 @@
 SciPy is imported inside the functions: a site starts a process for every message, and none needs it.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Float64, Int
 
@@ -32,6 +34,24 @@ def cut(affinity: Affinity, parts: int, balance: float = 1.0, seed: int = 0) -> 
     models = kmeans.fit_each(rows, parts, range(seed, seed + CANDIDATES))
     candidates: list[Parts] = [model.labels_ for model in models]
     return min(candidates, key=lambda candidate: cost(affinity, candidate, parts, balance))
+
+
+def consensus(affinity: Affinity, members: Sequence[int], parts: int, balance: float = 1.0) -> Parts:
+    """Cut the nodes of each member into parts, then the graph of all members' parts, and return the latter.
+
+    The nodes of a member are consecutive. Members err in different places, so that their parts are connected
+    most to those of the other members that contain the same images.
+    """
+    ends = np.cumsum(members)
+    nodes = np.empty(len(affinity), dtype=np.int64)
+    for number, (size, end) in enumerate(zip(members, ends, strict=True)):
+        own = slice(end - size, end)
+        nodes[own] = number * parts + cut(affinity[own, own], parts, balance, seed=CANDIDATES * number)
+    if len(members) == 1:
+        return nodes
+    onto = np.eye(len(members) * parts)[nodes]
+    result: Parts = cut(onto.T @ affinity @ onto, parts, balance)[nodes]
+    return result
 
 
 def cost(affinity: Affinity, assigned: Parts, parts: int, balance: float) -> float:
