@@ -31,9 +31,9 @@ class NeighbourClustering(FederatedKMeans):
     axes: float = 10.0  # principal axes per cluster; 0: all features
     whiten: float = 0.0  # 1: variance 1 on all axes; 0: principal axes with their variances
     rounds: int = 20
-    epochs: int = 3  # E
+    epochs: int = 1  # E
     neighbours: int = 20  # k, with the image itself
-    entropy_weight: float = 5.0  # lambda, of all clients' cluster sizes
+    entropy_weight: float = 2.0  # lambda, of all clients' cluster sizes
     rate: float = 10.0  # learning rate, as a multiple of training.learning_rate
 
     def __post_init__(self) -> None:
