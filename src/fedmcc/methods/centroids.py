@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedmcc.messages import Update
 from fedmcc.methods.base import Parts, Stage
-from fedmcc.methods.extras import concatenate, extras_mismatch
+from fedmcc.methods.extras import TensorSpec, concatenate, extras_mismatch
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics import kmeans
 from fedmcc.numerics.state_dicts import State
@@ -53,9 +53,15 @@ def local_centroids(
     return kmeans.merge_small_clusters(points, model, smallest)
 
 
-def sent(centroids: Float[np.ndarray, "k d"], sizes: Int64[np.ndarray, " k"]) -> State:
-    """Centroids and sizes in the form in which they are sent."""
-    return {"centroids": torch.from_numpy(centroids).float(), "sizes": torch.from_numpy(sizes)}
+def names(number: int = 0) -> tuple[str, str]:
+    """The names of the centroids and of the sizes of a set among those that are sent."""
+    return (f"centroids_{number}", f"sizes_{number}") if number else ("centroids", "sizes")
+
+
+def sent(found: Centroids, number: int = 0) -> State:
+    """Centroids and sizes in the form in which they are sent, as one of several sets."""
+    centroids, sizes = names(number)
+    return {centroids: torch.from_numpy(found[0]).float(), sizes: torch.from_numpy(found[1])}
 
 
 def longest(features: int, unit: bool) -> float:
@@ -63,13 +69,27 @@ def longest(features: int, unit: bool) -> float:
     return MAX_UNIT_LENGTH if unit else MAX_FEATURE * math.sqrt(features)
 
 
-def centroids_error(update: Update, most: int, smallest: int, unit: bool) -> str:
-    """Why the centroids of an update cannot be those of its images, as a sentence; empty if they can."""
-    features = update.weights[VECTORS].shape[1]
-    expected = {"centroids": (torch.float32, (None, features)), "sizes": (torch.int64, (None,))}
+def centroids_error(
+    update: Update, limits: Sequence[tuple[int, int]], smallest: int, unit: bool = True
+) -> str:
+    """Why the sets of centroids of an update cannot be those of its images, as a sentence; empty if they can.
+
+    `limits` has the largest number of centroids of each set, and their number of features.
+    """
+    expected: dict[str, TensorSpec] = {}
+    for number, (_, features) in enumerate(limits):
+        centroids, sizes = names(number)
+        expected |= {centroids: (torch.float32, (None, features)), sizes: (torch.int64, (None,))}
     if mismatch := extras_mismatch(update.extras, expected):
         return mismatch
-    centroids, sizes = update.extras["centroids"], update.extras["sizes"]
+    for number, (most, _) in enumerate(limits):
+        if error := _set_error(update, number, most, smallest, unit):
+            return error
+    return ""
+
+
+def _set_error(update: Update, number: int, most: int, smallest: int, unit: bool) -> str:
+    centroids, sizes = (update.extras[name] for name in names(number))
     most = max(1, min(most, update.samples))
     if len(centroids) > most:
         return f"It has {len(centroids)} centroids; at most {most} are allowed."
@@ -77,15 +97,18 @@ def centroids_error(update: Update, most: int, smallest: int, unit: bool) -> str
         return "The sizes of its centroids do not sum to its number of images."
     if len(sizes) > 1 and int(sizes.min()) < smallest:
         return f"Its centroids represent fewer images than {smallest}, the smallest number."
-    if (centroids.norm(dim=1) <= longest(features, unit)).all():
+    if (centroids.norm(dim=1) <= longest(centroids.shape[1], unit)).all():
         return ""
     return f"Its centroids lie outside the {'unit sphere' if unit else 'range of features'}."
 
 
-def gathered(updates: Sequence[Update], counts: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """The centroids of all clients, and their numbers of images, limited as `counts` says."""
-    rows = torch.cat([update.extras["centroids"] for update in updates]).numpy()
-    return rows, concatenate(updates, "sizes", counts).numpy().astype(np.float32)
+def gathered(
+    updates: Sequence[Update], counts: Sequence[float], number: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """The centroids of all clients in a set, and their numbers of images, limited as `counts` says."""
+    centroids, sizes = names(number)
+    rows = torch.cat([update.extras[centroids] for update in updates]).numpy()
+    return rows, concatenate(updates, sizes, counts).numpy().astype(np.float32)
 
 
 def repeated(centres: Tensor, count: int) -> Tensor:

@@ -15,6 +15,7 @@ from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Parts, Stage, require_fraction, require_positive
 from fedmcc.methods.centroids import (
     HEAD,
+    LOCAL_RESTARTS,
     SMALLEST_CLUSTER,
     VECTORS,
     Statistics,
@@ -68,6 +69,16 @@ class FederatedKMeans:
     def head_members(self, features: int, clusters: int) -> tuple[Member, ...]:
         """One set of prototypes, one per cluster."""
         return (Member(clusters, min(features, round(self.axes * clusters)) or features),)
+
+    @property
+    def sets(self) -> int:
+        """The number of sets of prototypes."""
+        return 1
+
+    def members_of(self, weights: State) -> tuple[Member, ...]:
+        """The sets of prototypes of a head with these weights."""
+        features, clusters = len(weights[f"{HEAD}.whitening.mean"]), weights[f"{HEAD}.groups"].shape[1]
+        return self.head_members(features, clusters)
 
     def extend(self, net: Network, features: int, clusters: int) -> None:
         """Add a head of prototypes to the network."""
@@ -169,29 +180,36 @@ class Centroids(Statistics):
 
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
-        """Centroids of this client's whitened features, and the number of images of each."""
+        """For each member of the head, centroids of this client's whitened features and their sizes."""
         head = net.online.cluster_projector
-        points = torch.cat([head.whitening(features).cpu() for features in encode(net, batches)]).numpy()
-        prototypes, clusters = max(member.count for member in head.members), head.groups.shape[1]
-        limit = max(len(points) // self.method.images_per_centroid, min(clusters, len(points)))
-        count = min(int(self.method.excess * prototypes), limit)
-        return sent(*local_centroids(points, count, self.seed, self.smallest))
+        whitened = torch.cat([head.whitening(features).cpu() for features in encode(net, batches)])
+        limit = len(whitened) // self.method.images_per_centroid
+        limit = max(limit, min(head.groups.shape[1], len(whitened)))
+        restarts = max(1, LOCAL_RESTARTS // len(head.members))
+        found: State = {}
+        for number, member in enumerate(head.members):
+            points = member.points(whitened).numpy()
+            count = min(int(self.method.excess * member.count), limit)
+            own, sizes = local_centroids(points, count, self.seed + number, self.smallest, restarts)
+            unused = whitened.shape[1] - member.axes
+            found |= sent((np.pad(own, ((0, 0), (0, unused))), sizes), number)
+        return found
 
     def extras_error(self, update: Update) -> str:
         """Check that there are no more centroids than asked for, in the unit ball, and check their sizes."""
-        most = int(self.method.excess * len(update.weights[VECTORS]))
-        return centroids_error(update, most, self.smallest, unit=True)
+        prototypes, axes = update.weights[VECTORS].shape
+        limits = [(int(self.method.excess * prototypes), axes)] * self.method.sets
+        return centroids_error(update, limits, self.smallest)
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """k-means of all centroids, weighted by their numbers of images, for each member of the head."""
-        groups, features = model[f"{HEAD}.groups"], len(model[f"{HEAD}.whitening.mean"])
-        rows, sizes = gathered(updates, self.counts(updates))
-        members = self.method.head_members(features, groups.shape[1])
-        vectors = torch.zeros_like(model[VECTORS])
+        groups, vectors = model[f"{HEAD}.groups"], torch.zeros_like(model[VECTORS])
+        members = self.method.members_of(model)
         shares = torch.zeros(len(vectors), dtype=torch.float64)
         for number, (own, member) in enumerate(zip(rows_of(members), members, strict=True)):
-            count, points = min(member.count, len(rows)), kmeans.unit_rows(rows[:, : member.axes])
-            restarts = max(1, kmeans.RESTARTS // len(members))
+            rows, sizes = gathered(updates, self.counts(updates), number)
+            count, restarts = min(member.count, len(rows)), max(1, kmeans.RESTARTS // len(members))
+            points = kmeans.unit_rows(rows[:, : member.axes])
             fitted = kmeans.fit_weighted(points, count, self.seed + number, sizes, restarts)
             vectors[own, : member.axes] = repeated(torch.from_numpy(fitted.centres).to(vectors), member.count)
             shares[own] = torch.from_numpy(np.bincount(fitted.labels, sizes, member.count) / sizes.sum())

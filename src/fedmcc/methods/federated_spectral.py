@@ -47,6 +47,11 @@ class FederatedSpectral(FederatedKMeans):
         super().__post_init__()
         require_positive(self, "prototypes", "members", section="clustering")
 
+    @property
+    def sets(self) -> int:
+        """The number of sets of prototypes."""
+        return self.members
+
     def head_members(self, features: int, clusters: int) -> tuple[Member, ...]:
         """Sets of prototypes that differ in number and axes, within the limit of all prototypes."""
         numbers = range(self.members)
@@ -93,7 +98,7 @@ class Merging(Statistics):
         if mismatch := extras_mismatch(update.extras, {"affinity": (torch.float32, (length,))}):
             return mismatch
         affinity = from_upper_triangle(update.extras["affinity"].double() / update.samples)
-        members = torch.tensor([member.count for member in self._members(update.weights)])
+        members = torch.tensor([member.count for member in self.method.members_of(update.weights)])
         onto = torch.eye(len(members), dtype=torch.float64).repeat_interleave(members, dim=0)
         shares = (onto.T @ affinity @ onto) * len(members) ** 2  # all 1: members have equal shares
         valid = (
@@ -107,12 +112,8 @@ class Merging(Statistics):
         """Group the prototypes by normalised cuts of the summed affinities."""
         affinity = from_upper_triangle(add_up(updates, "affinity", self.counts(updates)))
         clusters = model[f"{HEAD}.groups"].shape[1]
-        members = [member.count for member in self._members(model)]
+        members = [member.count for member in self.method.members_of(model)]
         parts = consensus(affinity.numpy(), members, clusters, self.method.balance)
         groups = torch.eye(clusters)[torch.from_numpy(parts).long()]
         sizes = affinity.sum(dim=1).float() @ groups
         return Aggregate({f"{HEAD}.groups": groups, f"{HEAD}.marginal": sizes / sizes.sum()}, {})
-
-    def _members(self, weights: State) -> tuple[Member, ...]:
-        features, clusters = len(weights[f"{HEAD}.whitening.mean"]), weights[f"{HEAD}.groups"].shape[1]
-        return self.method.head_members(features, clusters)

@@ -80,11 +80,13 @@ class OneShot(Statistics):
         points = torch.cat([head.points(features).cpu() for features in encode(net, batches)]).numpy()
         count = min(self._most(head.vectors.weight), len(points))
         model = kmeans.fit_from(points, seeds(points, count, self.seed))
-        return sent(*kmeans.merge_small_clusters(points, model, self.smallest))
+        return sent(kmeans.merge_small_clusters(points, model, self.smallest))
 
     def extras_error(self, update: Update) -> str:
         """Check number, sizes and lengths of the centres."""
-        return centroids_error(update, self._most(update.weights[VECTORS]), self.smallest, self.method.unit)
+        vectors = update.weights[VECTORS]
+        limits = [(self._most(vectors), vectors.shape[1])]
+        return centroids_error(update, limits, self.smallest, self.method.unit)
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Group the centres around those that are farthest apart; a cluster is the mean of its centres."""

@@ -77,7 +77,7 @@ class Seeds(Statistics):
         """Centroids of this client's features, and the number of images of each."""
         head = net.online.cluster_projector
         points = torch.cat([head.points(features).cpu() for features in encode(net, batches)])
-        return sent(*self.centroids(points, len(head.vectors.weight)))
+        return sent(self.centroids(points, len(head.vectors.weight)))
 
     def centroids(self, points: Float[Tensor, "n d"], centres: int) -> Centroids:
         """Centroids of the points for this number of centres, and the number of points of each."""
@@ -88,7 +88,7 @@ class Seeds(Statistics):
     def extras_error(self, update: Update) -> str:
         """Check number, sizes and lengths of the centroids."""
         most = int(self.excess * len(update.weights[VECTORS]))
-        return centroids_error(update, most, self.smallest, self.unit)
+        return centroids_error(update, [(most, update.weights[VECTORS].shape[1])], self.smallest, self.unit)
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """k-means of all centroids, weighted by their numbers of images."""

@@ -17,6 +17,12 @@ class Member:
     count: int  # prototypes
     axes: int  # whitened axes that it uses, the first ones
 
+    def points(self, whitened: Float[Tensor, "n axes"]) -> Float[Tensor, "n own"]:
+        """The part of whitened features that it uses, as unit vectors."""
+        if self.axes == whitened.shape[1]:
+            return whitened
+        return F.normalize(whitened[:, : self.axes], dim=1)
+
 
 class Prototypes(nn.Module):
     """Mean over members of the sum over a cluster's prototypes p_j of softmax(cos(x, p_j) / temperature).
@@ -50,8 +56,8 @@ class Prototypes(nn.Module):
         """Soft assignments of whitened features to the prototypes."""
         shares = []
         for rows, member in zip(rows_of(self.members), self.members, strict=True):
-            first = points if member.axes == points.shape[1] else F.normalize(points[:, : member.axes], dim=1)
-            similarity = F.linear(first, F.normalize(self.vectors.weight[rows, : member.axes], dim=1))
+            directions = F.normalize(self.vectors.weight[rows, : member.axes], dim=1)
+            similarity = F.linear(member.points(points), directions)
             shares.append((similarity / self.temperature).softmax(dim=1))
         return shares[0] if len(shares) == 1 else torch.cat(shares, dim=1) / len(shares)
 
