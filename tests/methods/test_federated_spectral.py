@@ -132,6 +132,37 @@ def test_affinities_of_one_member_alone_are_refused():
     assert "not those of one soft assignment" in method.stages()[-1].extras_error(changed)
 
 
+def _centroids(members=2):
+    """The stage centroids and a client's update, in which every member has a set of its own."""
+    method, net = FederatedSpectral(members=members, **ARCS), Network(Branch(nn.Flatten()))
+    method.extend(net, 3, 2)
+    stage, points = method.stages()[0], SHARDS[0][1]
+    shared = select(detached(net.state_dict()), stage.shared)
+    return stage, Update(0, stage.name, 1, len(points), None, shared, stage.extras(net, [points]))
+
+
+def test_each_member_has_a_set_of_centroids_of_all_images():
+    stage, update = _centroids()
+    assert stage.extras_error(update) == ""
+    assert set(update.extras) == {"centroids", "sizes", "centroids_1", "sizes_1"}
+    assert update.extras["sizes"].sum() == update.extras["sizes_1"].sum() == update.samples
+    assert set(_centroids(members=1)[1].extras) == {"centroids", "sizes"}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"sizes_1": lambda sizes: 2 * sizes}, "The sizes of its centroids do not sum"),
+        ({"centroids_1": lambda rows: 2 * rows}, "Its centroids lie outside the unit sphere."),
+        ({"centroids_1": lambda rows: rows[:, :2]}, "Its centroids_1 is torch.float32 of shape"),
+    ],
+)
+def test_a_set_of_any_member_that_cannot_be_is_refused(change, reason):
+    stage, update = _centroids()
+    changed = {name: function(update.extras[name]) for name, function in change.items()}
+    assert stage.extras_error(replace(update, extras={**update.extras, **changed})).startswith(reason)
+
+
 @pytest.mark.parametrize("options", [{"prototypes": 0.0}, {"temperature": -1.0}, {"members": 0}])
 def test_invalid_options_are_refused(options):
     with pytest.raises(InputError, match=f"clustering.{next(iter(options))}"):
