@@ -169,6 +169,7 @@ class Target:
         self.model = detached(net.state_dict())
         weights = detached(select(self.model, self.stage.shared))
         images = torch.from_numpy(Synthetic(samples=IMAGES, size=8, channels=1).load().images)
+        net.notes = self.stage.first_notes(net, IMAGES)
         extras = detached(self.stage.extras(net, preset("digits").plain(images).split(16)))
         self.honest = [
             Update(client, self.stage.name, 1, IMAGES, 0.5, weights, extras) for client in range(2)

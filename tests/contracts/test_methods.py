@@ -143,6 +143,7 @@ def _replies(net, stage):
     """What two clients of the same 40 images answer."""
     shared = detached(select(net.state_dict(), stage.shared))
     images = torch.from_numpy(Synthetic(samples=40, size=8, channels=1).load().images)
+    net.notes = stage.first_notes(net, len(images))
     extras = detached(stage.extras(net, preset("digits").plain(images).split(16)))
     return [Update(client, stage.name, 1, 40, 0.5, shared, extras) for client in range(2)]
 

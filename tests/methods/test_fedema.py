@@ -136,7 +136,12 @@ def test_with_one_client_weights_stay_and_no_scale_is_stored():
 
 
 def test_it_is_byol_but_for_one_hook():
-    own = {name for name in vars(FedEMA) if not name.startswith("_")} - {"scale", "autoscale", "divergence"}
+    own = {name for name in vars(FedEMA) if not name.startswith("_")} - {
+        "scale",
+        "autoscale",
+        "divergence",
+        "about",
+    }
     assert own == {"receive"}
     assert type(FedEMA().stages()[0]) is type(FedBYOL().stages()[0])
 
