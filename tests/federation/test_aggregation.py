@@ -141,6 +141,20 @@ def test_guarded_is_bit_identical_to_the_mean_of_honest_clients(count):
     assert equal_states(aggregation.guarded(states, weights, sent), mean(states, weights, sent))
 
 
+@pytest.mark.parametrize("how", ["flipped", "huge", "noise", "constant"])
+def test_cosines_to_the_others_are_those_of_the_directions_written_out(how):
+    states, sent = _states()
+    states[1] = _hostile(states[1], sent, how)
+    names = [name for name in SHAPES if "running" not in name]
+    changes = torch.stack([torch.cat([(s[n].double() - sent[n]).flatten() for n in names]) for s in states])
+    directions = changes / changes.norm(dim=1, keepdim=True)
+    others = directions.sum(dim=0) - directions
+    expected = torch.nn.functional.cosine_similarity(directions, others, dim=1)
+    squares = aggregation.squared_lengths(states, sent)
+    found = aggregation._cosines(states, sent, {n: (squares[n], torch.ones(5).double()) for n in names})
+    assert found == pytest.approx(expected.tolist(), abs=1e-9)
+
+
 def test_clients_with_unrelated_changes_all_count():
     draw = torch.Generator().manual_seed(0)
     changes = torch.randn(5, 1000, generator=draw, dtype=torch.float64)

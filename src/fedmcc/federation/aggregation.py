@@ -1,11 +1,11 @@
 """Rules that turn the clients' weights into the next global weights, selected by `federation.aggregation`.
 
-Except for the coordinate-wise rules, each one gives a coefficient to every client, computed from the inner
-products of the clients' changes: the networks are read twice, whatever their size.
-docs/robustness.md reports what each rule withstands.
+Except for the coordinate-wise rules, each one gives a coefficient to every client, computed from lengths and
+inner products of the clients' changes. Without an attack, the default grows with the number of clients, not
+with its square. docs/robustness.md reports what each rule withstands.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median_low
 
 import numpy as np
@@ -35,14 +35,12 @@ def guarded(states: Sequence[State], weights: Sequence[float], sent: State) -> S
     """
     if len(states) < MIN_CLIENTS:
         return mean(states, weights, sent)
-    products = inner_products(states, sent)
-    factors = {name: _limiting_factors(product, CHANGE_LIMIT) for name, product in products.items()}
-    limited = [
-        product * torch.outer(factors[name], factors[name])
-        for name, product in products.items()
-        if not _is_statistic(name)
-    ]
-    kept = agreeing(torch.stack(limited).sum(dim=0)) if limited else list(range(len(states)))
+    squares = squared_lengths(states, sent)
+    factors = {name: _limiting_factors(square, CHANGE_LIMIT) for name, square in squares.items()}
+    kept, trained = list(range(len(states))), [name for name in squares if not _is_statistic(name)]
+    if trained and min(_cosines(states, sent, {n: (squares[n], factors[n]) for n in trained})) < OPPOSED:
+        products = inner_products(states, sent, trained)
+        kept = agreeing(_total({n: p * torch.outer(factors[n], factors[n]) for n, p in products.items()}))
     return _combine(
         [states[k] for k in kept],
         [weights[k] for k in kept],
@@ -55,7 +53,7 @@ def clipped(states: Sequence[State], weights: Sequence[float], sent: State) -> S
     """Weighted mean of changes whose Euclidean norm is limited to the median norm."""
     if len(states) < MIN_CLIENTS:
         return mean(states, weights, sent)
-    factors = _limiting_factors(_total(inner_products(states, sent)), 1.0)
+    factors = _limiting_factors(_total(squared_lengths(states, sent)), 1.0)
     return _combine(states, weights, sent, dict.fromkeys(sent, factors))
 
 
@@ -65,7 +63,7 @@ def krum(states: Sequence[State], weights: Sequence[float], sent: State) -> Stat
     Of n clients, (n - 3) / 2 may be hostile, rounded down; as many are left out.
     """
     hostile = max(0, (len(states) - 3) // 2)
-    product = _total(inner_products(states, sent))
+    product = _total(inner_products(states, sent, _floating(states[0])))
     square = product.diagonal()
     distances = (square[:, None] + square - 2 * product).fill_diagonal_(torch.inf)
     nearest = distances.sort(dim=1).values[:, : max(1, len(states) - hostile - 2)]
@@ -75,7 +73,7 @@ def krum(states: Sequence[State], weights: Sequence[float], sent: State) -> Stat
 
 def geometric(states: Sequence[State], weights: Sequence[float], sent: State) -> State:
     """Geometric median: the point with the least weighted sum of distances, by Weiszfeld's iteration."""
-    product = _total(inner_products(states, sent))
+    product = _total(inner_products(states, sent, _floating(states[0])))
     given = torch.tensor(weights, dtype=torch.float64)
     shares = torch.zeros_like(given)  # from the sent weights: a huge change must not enter the first step
     smallest = max(1e-9 * median_low(product.diagonal().sqrt().tolist()), 1e-30)
@@ -118,13 +116,19 @@ def rule(name: str) -> Average:
     return AGGREGATIONS[name]
 
 
-def inner_products(states: Sequence[State], sent: Mapping[str, Tensor]) -> dict[str, Matrix]:
-    """For each floating-point tensor, the inner products of the clients' changes from the sent weights."""
+def squared_lengths(states: Sequence[State], sent: State) -> dict[str, Vector]:
+    """For each floating-point tensor, the squared length of each client's change from the sent weights."""
     return {
-        name: _inner_products([state[name] for state in states], sent[name])
-        for name, value in states[0].items()
-        if value.is_floating_point()
+        name: torch.tensor(
+            [_squared_distance(state[name], sent[name]) for state in states], dtype=torch.float64
+        )
+        for name in _floating(states[0])
     }
+
+
+def inner_products(states: Sequence[State], sent: State, names: Iterable[str]) -> dict[str, Matrix]:
+    """For each of these tensors, the inner products of the clients' changes from the sent weights."""
+    return {name: _inner_products([state[name] for state in states], sent[name]) for name in names}
 
 
 def agreeing(product: Matrix) -> list[int]:
@@ -134,19 +138,21 @@ def agreeing(product: Matrix) -> list[int]:
     """
     length = product.diagonal().clamp_min(1e-300).sqrt()
     cosines = product / torch.outer(length, length)
-    kept = list(range(len(product)))
-    for _ in range((len(kept) - 1) // 2):
-        lowest, worst = min((_cosine_to_others(cosines, kept, k), k) for k in kept)
-        if lowest >= OPPOSED:
+    kept, along = torch.ones(len(product), dtype=torch.bool), cosines.sum(dim=1)
+    for _ in range((len(product) - 1) // 2):
+        found = _cosines_to_others(along, cosines.diagonal(), along[kept].sum()).where(kept, torch.inf)
+        worst = int(found.numpy().argmin())
+        if found[worst] >= OPPOSED:
             break
-        kept.remove(worst)
-    return kept
+        kept[worst] = False
+        along = along - cosines[:, worst]
+    remaining: list[int] = kept.nonzero()[:, 0].tolist()
+    return remaining
 
 
-def _cosine_to_others(cosines: Matrix, kept: Sequence[int], client: int) -> float:
-    others = [k for k in kept if k != client]
-    length = cosines[others][:, others].sum().clamp_min(1e-12).sqrt()
-    return float(cosines[client, others].sum() / length)
+def _cosines_to_others(along: Vector, own: Vector, total: Tensor) -> Vector:
+    """Cosine of each direction d to s - d, the sum of the others, from d·s, d·d and s·s."""
+    return (along - own) / (total - 2 * along + own).clamp_min(1e-12).sqrt()
 
 
 def _inner_products(values: Sequence[Tensor], sent: Tensor) -> Matrix:
@@ -157,13 +163,49 @@ def _inner_products(values: Sequence[Tensor], sent: Tensor) -> Matrix:
     return total.cpu()
 
 
-def _total(products: Mapping[str, Matrix]) -> Matrix:
-    return torch.stack(list(products.values())).sum(dim=0)
+def _cosines(
+    states: Sequence[State], sent: State, limited: Mapping[str, tuple[Vector, Vector]]
+) -> list[float]:
+    """Cosine of each client's change to the sum of the others' directions, in one pass over the states.
+
+    `limited` has the tensors that count, with the squared lengths of their changes and limiting factors.
+    """
+    squares = {name: square * factor**2 for name, (square, factor) in limited.items()}
+    lengths = _total(squares).clamp_min(1e-300).sqrt()
+    along, own = torch.zeros_like(lengths), _total(squares) / lengths**2  # d·s and d·d
+    for name, (_, factor) in limited.items():
+        along += _along_sum([state[name] for state in states], sent[name], factor / lengths)
+    cosines: list[float] = _cosines_to_others(along, own, along.sum()).tolist()
+    return cosines
 
 
-def _limiting_factors(product: Matrix, multiple: float) -> Vector:
+def _squared_distance(value: Tensor, sent: Tensor) -> float:
+    return sum(float((part.double() - origin).square().sum()) for origin, part in in_blocks(sent, value))
+
+
+def _along_sum(values: Sequence[Tensor], sent: Tensor, coefficients: Vector) -> Vector:
+    """Inner product of each client's change with the sum of all changes, both multiplied by coefficients."""
+    along = torch.zeros_like(coefficients)
+    for origin, *parts in in_blocks(sent, *values):
+        total = origin.double() * -coefficients.sum()
+        for part, coefficient in zip(parts, coefficients.tolist(), strict=True):
+            total.add_(part, alpha=coefficient)
+        found = [((part.double() - origin) * total).sum() for part in parts]
+        along += torch.stack(found).cpu() * coefficients
+    return along
+
+
+def _floating(state: State) -> list[str]:
+    return [name for name, value in state.items() if value.is_floating_point()]
+
+
+def _total(parts: Mapping[str, Tensor]) -> Tensor:
+    return torch.stack(list(parts.values())).sum(dim=0)
+
+
+def _limiting_factors(squares: Vector, multiple: float) -> Vector:
     """Factors that shorten each client's change to a multiple of the median length; 1 if it is shorter."""
-    lengths = product.diagonal().sqrt()
+    lengths = squares.sqrt()
     limit = multiple * median_low(lengths.tolist())
     return torch.where(lengths > limit, limit / lengths, 1.0)
 
