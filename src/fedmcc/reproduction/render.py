@@ -47,7 +47,7 @@ def write_table(request: Request, cells: Sequence[Cell], results: Results, figur
     columns = [column for column in table.columns.values() if column.key in keys]
     not_run = [column for column in table.columns.values() if column.key not in keys and not column.ours]
     grids = [_grid(results, columns, cells)]
-    if not_run:
+    if not_run and table.paper:
         grids.append(_quoted_grid(results, not_run))
     page = Page(
         title=f"{table.title} ({table.paper} of the paper)" if table.paper else table.title,
