@@ -36,12 +36,22 @@ def test_compressed_and_uncompressed_files_are_read_alike(files, tmp_path):
     assert both.split == "train+test"
 
 
-@pytest.mark.parametrize("folder", ["fashion-mnist", "FashionMNIST/raw"])
-def test_files_are_found_in_the_folder_of_the_data_set_below_root(files, tmp_path, folder):
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("fashion-mnist", "fashion-mnist"), ("fashion-mnist", "FashionMNIST/raw"), ("kmnist", "KMNIST/raw")],
+)
+def test_files_are_found_in_the_folder_of_the_data_set_below_root(files, tmp_path, name, folder):
     (tmp_path / "data" / folder).mkdir(parents=True)
     for path in list(tmp_path.glob("*ubyte*")):
         path.rename(tmp_path / "data" / folder / path.name)
-    assert len(load_dataset("fashion-mnist", root=tmp_path / "data", split="test")) == 3
+    assert len(load_dataset(name, root=tmp_path / "data", split="test")) == 3
+
+
+def test_the_test_images_can_be_used_without_the_training_images(files, tmp_path):
+    for path in tmp_path.glob("train-*"):
+        path.unlink()
+    images = load_dataset("kmnist", root=tmp_path, split="test")
+    assert [images.classes[label] for label in images.labels] == ["o", "ki", "su"]
 
 
 @pytest.mark.parametrize("cut", [3, 10, 40, -1])

@@ -1,6 +1,7 @@
 """FedMCC's two stages: what each trains, sends and leaves unchanged."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from fedmcc.federation.client import Client
 from fedmcc.federation.engines.embedded import Embedded
 from fedmcc.federation.rounds import Progress, Round, rounds
 from fedmcc.losses import Quartet, cluster_balance, contrast
+from fedmcc.methods.cluster_contrast import Assigned
 from fedmcc.methods.fedmcc import FedMCC
 from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.networks.initialise import initialise
@@ -89,3 +91,41 @@ def test_the_clustering_loss_is_the_printed_l_c_with_the_entropies_maximised(anc
     expected = 0.5 * (contrast(y.a.T, y.b_target.T, 0.7) + contrast(*second, 0.7))
     expected = expected - 1.5 * (cluster_balance(y.a) + cluster_balance(y.b))
     assert math.isclose(float(stage.loss(y)), float(expected), abs_tol=1e-12)
+
+
+def test_with_one_client_the_entropy_of_all_clients_is_the_papers_term():
+    printed, mended = (_run(_method(marginal=kind), clients=1)[0][-1] for kind in ("client", "all"))
+    for name, value in select(printed.progress.model, HEAD).items():
+        torch.testing.assert_close(mended.progress.model[name], value, atol=1e-5, rtol=1e-4)
+
+
+def test_entropies_of_two_clients_have_together_the_gradient_of_the_pooled_entropy():
+    stage = _method(marginal="all").stages()[1]
+    logits = torch.randn(12, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    logits.requires_grad_()
+    y, parts, shares = logits.softmax(dim=1), (slice(0, 3), slice(3, 12)), (0.25, 0.75)
+    together = torch.zeros((), dtype=torch.float64)
+    for rows, rest, share in zip(parts, parts[::-1], shares, strict=True):
+        others = ((1 - share) * y[rest].mean(dim=0)).detach().expand(len(y[rows]), -1)
+        own = torch.full((len(y[rows]),), share, dtype=torch.float64)
+        together = together + share * stage.balance(Assigned(*4 * (y[rows],), others, own))
+    gradient = torch.autograd.grad(together, logits, retain_graph=True)[0]
+    pooled = torch.autograd.grad(2 * torch.special.entr(y.mean(dim=0)).sum(), logits)[0]
+    torch.testing.assert_close(gradient, pooled)
+
+
+def test_clients_send_their_mean_assignment_and_receive_that_of_all():
+    results, states = _run(_method(marginal="all"))
+    sent = [update.extras["sizes"] for update in results[1].updates]
+    torch.testing.assert_close(results[1].progress.extras["sizes"], (sent[0] + sent[1]) / 2)
+    assert not sent[0].equal(sent[1])
+    assert all(float(size.sum()) == pytest.approx(1) for size in sent)
+    torch.testing.assert_close(states[0]["net.sizes.own"], results[2].updates[0].extras["sizes"])
+
+
+@pytest.mark.parametrize("sizes", [[0.5, 0.5, 0.5, 0.5], [1.5, -0.5, 0.0, 0.0], [1.0, 0.0, 0.0]])
+def test_sizes_that_no_images_can_have_are_refused(sizes):
+    method, update = _method(marginal="all"), _run(_method(marginal="all"))[0][1].updates[0]
+    stage = method.stages()[1]
+    assert stage.extras_error(update) == ""
+    assert stage.extras_error(replace(update, extras={"sizes": torch.tensor(sizes)}))

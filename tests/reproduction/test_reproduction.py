@@ -83,6 +83,25 @@ def test_both_files_have_scores_protocol_scale_seeds_and_failures(
         assert all(text in content for text in (*texts, reason))
 
 
+def test_a_table_that_is_not_in_the_paper_quotes_nothing(request_for: MakeRequest, tmp_path: Path) -> None:
+    request = request_for("generalisation", 2)
+    planned = plan_cells(request)
+    finish(planned[0], acc=0.25)
+    write_table(request, planned, collect(request.table, planned, {}))
+    content = (tmp_path / "table.md").read_text()
+    assert "25.0, 1 of 2 seeds |" in content
+    assert not any(text in content for text in ("of the paper", "paper's figure", "(ours)", "MNIST, IID"))
+
+
+def test_the_seed_of_a_cell_also_draws_the_classes_of_a_thinned_data_set(request_for: MakeRequest) -> None:
+    cells = [cell for cell in plan_cells(request_for("generalisation", 2)) if cell.row == "fedmcc-plus"]
+    seeds = {(cell.column, cell.seed, cell.config.data.thinning_seed) for cell in cells}
+    whole, thinned = "digits-by_class", "digits-thinned"
+    assert seeds == {(whole, 0, 0), (whole, 1, 0), (thinned, 0, 0), (thinned, 1, 1)}
+    write_plan(request_for("generalisation", 1), cells[:2])
+    write_plan(request_for("generalisation", 2), cells)  # another seed is not another recipe
+
+
 def test_a_folder_of_another_table_scale_or_setting_is_refused(request_for: MakeRequest) -> None:
     write_plan(request_for(), plan_cells(request_for()))
     write_plan(request_for("momentum", 3), plan_cells(request_for("momentum", 3)))  # more seeds may be added

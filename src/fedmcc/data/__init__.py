@@ -9,7 +9,7 @@ from fedmcc.data.cifar import CIFAR10, CIFAR20, CIFAR100
 from fedmcc.data.digits import Digits
 from fedmcc.data.folder import Folder
 from fedmcc.data.imagenet import ImageNet10, ImageNetDogs
-from fedmcc.data.mnist import MNIST, FashionMNIST
+from fedmcc.data.mnist import KMNIST, MNIST, FashionMNIST
 from fedmcc.data.stl10 import STL10
 from fedmcc.data.synthetic import Synthetic
 from fedmcc.data.tiny_imagenet import TinyImageNet
@@ -19,6 +19,7 @@ DATASETS: dict[str, type[Source]] = {
     "digits": Digits,
     "mnist": MNIST,
     "fashion-mnist": FashionMNIST,
+    "kmnist": KMNIST,
     "cifar10": CIFAR10,
     "cifar100": CIFAR100,
     "cifar20": CIFAR20,

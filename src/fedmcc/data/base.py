@@ -1,5 +1,6 @@
 """What a data set provides to the rest of the package: images in memory or memory-mapped."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Int64, UInt8
 
+from fedmcc.data.thinning import thinned_rows
 from fedmcc.errors import InputError, unknown
 
 Images = UInt8[np.ndarray, "n c h w"]
@@ -86,6 +88,11 @@ class Source:
         The folder of the files; None: the download cache.
     limit
         Number of images: the first ones, or evenly spread image files; None: all.
+    thinned
+        Ratio of the largest to the smallest class after random images were left out; 1: all images.
+        It uses labels, so it is for simulated experiments only.
+    thinning_seed
+        Draws the order of the classes by size, and the images that are kept.
 
     Attributes
     ----------
@@ -113,20 +120,33 @@ class Source:
     splits: ClassVar[tuple[str, str] | None] = None
     root: Path | None = None
     limit: int | None = None
+    thinned: float = 1.0  # largest class divided by the smallest one; for simulated experiments only
+    thinning_seed: int = 0
 
     def load(self) -> ImageSet:
-        """Load at most `limit` images.
+        """Load at most `limit` images, from classes that are thinned first.
 
         These are the first ones, unless `read` applies the limit in its own way, as `ImageFiles` does.
         """
         if self.limit is not None and self.limit < 1:
             raise InputError(f"data.limit is {self.limit}: give 1 or more images.")
-        images = self.read()
+        images = self._thin(self.read())
         return images if self.limit is None else images.take(slice(self.limit))
 
     def read(self) -> ImageSet:
         """Read the images of the data set."""
         raise NotImplementedError
+
+    def _thin(self, images: ImageSet) -> ImageSet:
+        if self.thinned == 1:
+            return images
+        if not 1 < self.thinned < math.inf:  # also rejects NaN
+            raise InputError(f"data.thinned is {self.thinned}: give 1 or more.")
+        if self.thinning_seed < 0:
+            raise InputError(f"data.thinning_seed is {self.thinning_seed}: give 0 or more.")
+        if images.labels is None:
+            raise InputError("data.thinned needs labels, which the images do not have: leave it out.")
+        return images.take(thinned_rows(images.labels, self.thinned, self.thinning_seed))
 
 
 def split_parts(split: str, known: Sequence[str]) -> list[str]:

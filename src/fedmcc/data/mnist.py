@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST from their official idx files, compressed with gzip or not."""
+"""MNIST, Fashion-MNIST and KMNIST from their official idx files, compressed with gzip or not."""
 
 import gzip
 import math
@@ -81,6 +81,22 @@ class FashionMNIST(MNIST):
         "train-labels-idx1-ubyte.gz": "md5:25c81989df183df01b3e8a0aad5dffbe",
         "t10k-images-idx3-ubyte.gz": "md5:bef4ecab320f06d8554ea6380940ec79",
         "t10k-labels-idx1-ubyte.gz": "md5:bb300cfdad3c16e7a12a480ee83cd310",
+    }
+
+
+@dataclass(frozen=True)
+class KMNIST(MNIST):
+    """60,000 + 10,000 handwritten Japanese characters of 28 x 28 pixels, 10 classes."""
+
+    name: ClassVar[str] = "kmnist"
+    torchvision: ClassVar[str] = "KMNIST/raw"
+    classes: ClassVar[tuple[str, ...]] = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
+    mirrors: ClassVar[tuple[str, ...]] = ("http://codh.rois.ac.jp/kmnist/dataset/kmnist/",)
+    checksums: ClassVar[dict[str, str]] = {
+        "train-images-idx3-ubyte.gz": "md5:bdb82020997e1d708af4cf47b453dcf7",
+        "train-labels-idx1-ubyte.gz": "md5:e144d726b3acfaa3e44228e80efcd344",
+        "t10k-images-idx3-ubyte.gz": "md5:5c965bf0a639b31b8f53240b1b52f4d7",
+        "t10k-labels-idx1-ubyte.gz": "md5:7320c461ea6c1c855c0b718fb2a4b134",
     }
 
 

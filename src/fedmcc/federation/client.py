@@ -102,14 +102,15 @@ class Client:
         return optimizer
 
     def _memory(self, stage: Stage, state: State) -> Memory:
-        """What the client stored in the last round of the stage.
+        """What the client stored in the last round of the stage, its number of images and steps in a round.
 
         Notes about another number of images, which a site may have changed, are left out.
         """
         memory, samples = strip_prefix(f"memory.{stage.name}", state), torch.tensor(len(self.images))
         if not samples.equal(memory.get("samples", samples)):
             memory = {name: value for name, value in memory.items() if not name.startswith(NOTES)}
-        return {**memory, "samples": samples}
+        steps = stage.epochs * (len(self.images) // self._batch_size)
+        return {**memory, "samples": samples, "steps": torch.tensor(steps)}
 
     def _batches(self, net: Network, stage: Stage, task: Task) -> tuple[Stage, Iterator[AnyBatch]]:
         """The batches of a round, of images or of cached features, and the stage set up for them."""

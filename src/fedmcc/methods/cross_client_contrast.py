@@ -12,6 +12,7 @@ from fedmcc.losses import spectral_contrast
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Aggregate, Memory, Parts, Stage
 from fedmcc.methods.extras import extras_mismatch
+from fedmcc.methods.other_clients import mean_over_images, part_of_others
 from fedmcc.networks.momentum import Branch, MomentumPair
 from fedmcc.numerics.matrices import is_positive_semidefinite
 from fedmcc.numerics.state_dicts import State, copy_into
@@ -67,26 +68,11 @@ class CrossClientContrast(Stage):
         return own + self.repulsion * (outputs.others_a + outputs.others_b).mean()
 
     def receive(self, net: CrossClientPair, task: Task, memory: Memory) -> None:
-        """Compute the other clients' moment: the moment of all clients minus this client's part of it.
-
-        The moment received does not contain this client if it did not take part in the previous round. In
-        the first round there is none.
-        """
+        """Compute the other clients' moment: the moment of all clients minus this client's part of it."""
         copy_into(net, task.weights)
-        net.others.zero_()
-        net.share.fill_(1)
-        if task.extras:
-            own_count, all_count = memory["samples"].double(), task.extras["samples"].double()
-            if "limit" in task.extras:
-                own_count = own_count.minimum(task.extras["limit"].double())
-            total = all_count * task.extras["moment"].double()
-            if memory.get("round") == task.round - 1:
-                total -= own_count * net.own.double().cpu()
-            else:
-                all_count = all_count + own_count
-            net.others.copy_(total / all_count)
-            net.share.copy_(own_count / all_count)
-        memory["round"] = torch.tensor(task.round)
+        others, share = part_of_others(net.own, "moment", task, memory)
+        net.others.copy_(others)
+        net.share.copy_(share)
 
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
@@ -109,12 +95,7 @@ class CrossClientContrast(Stage):
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Average the weights; the mean moment is sent with the next tasks."""
-        counts = torch.tensor(self.counts(updates), dtype=torch.float64)
-        moments = torch.stack([update.extras["moment"] for update in updates]).double()
-        mean = torch.einsum("k,kij->ij", counts / counts.sum(), moments).float()
-        extras = {"moment": mean, "samples": counts.sum().long()}
-        if counts.max() < max(update.samples for update in updates):
-            extras["limit"] = counts.max().long()  # a client with more images counts as one with this number
+        extras = mean_over_images(updates, self.counts(updates), "moment")
         return Aggregate(super().combine(updates, model).weights, extras)
 
 

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedmcc.losses import Anchor, Quartet, momentum_contrast
 from fedmcc.messages import Task
 from fedmcc.methods.about import About
 from fedmcc.methods.base import Memory, Parts, Stage, require_view_pairs
-from fedmcc.methods.cluster_contrast import ClusterContrast
+from fedmcc.methods.cluster_contrast import ClusterContrast, Marginal
 from fedmcc.methods.mcc import MomentumContrast, receive_pair
 from fedmcc.networks.momentum import MomentumPair
 from fedmcc.networks.replay import without_gradient
@@ -31,10 +31,17 @@ class FedMCC(MomentumContrast):
     )  # views cached in Algorithm 2; 0: new in every step
 
     unlabelled: bool = True  # use images without a label in Algorithm 2 too (D16)
+    marginal: Marginal = "client"  # "all": Algorithm 2 maximises the entropy of all clients' sizes (D21)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_view_pairs(self)
+
+    def build(self, encoder: nn.Module, features: int, clusters: int) -> MomentumPair:
+        """Two branches (f, g_I, g_C), and cluster sizes of all clients if the option uses them."""
+        pair = super().build(encoder, features, clusters)
+        self._clustering().add_sizes(pair, clusters)
+        return pair
 
     def stages(self) -> tuple[Stage, ...]:
         """Representation, then clustering."""
@@ -57,6 +64,7 @@ class FedMCC(MomentumContrast):
             hidden=self.hidden,
             views_per_image=self.views_per_image,
             unlabelled=self.unlabelled,
+            marginal=self.marginal,
         )
 
 

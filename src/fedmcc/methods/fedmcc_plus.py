@@ -5,6 +5,7 @@ spectral clustering instead of a trained head. Optionally, self-training of enco
 and is undone unless it helps. docs/decisions/0005 reports the effect of each part.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,8 +13,9 @@ from torch import nn
 
 from fedmcc.errors import InputError
 from fedmcc.losses import Anchor
+from fedmcc.messages import Task
 from fedmcc.methods.about import About
-from fedmcc.methods.base import Stage, require_fraction, require_positive
+from fedmcc.methods.base import Memory, Stage, require_fraction, require_positive
 from fedmcc.methods.centroids import SMALLEST_CLUSTER
 from fedmcc.methods.cross_client_contrast import CrossClientContrast
 from fedmcc.methods.federated_spectral import FederatedSpectral
@@ -21,7 +23,7 @@ from fedmcc.methods.fedmcc import Representation
 from fedmcc.methods.mcc import MomentumContrast
 from fedmcc.methods.self_training import ModelSelection, SelfTraining, SelfTrainingPair
 from fedmcc.networks.heads import instance_projector
-from fedmcc.networks.momentum import Branch
+from fedmcc.networks.momentum import Branch, MomentumPair
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class FedMCCPlus(MomentumContrast):
     rounds: int = 100  # R of the stages representation and separation together
     epochs: int = 1  # E
     anchor: Anchor = "online"
+    half_life: float = 0.0  # rounds in which at least half of the target is renewed; 0: `momentum` alone
     separation: float = 0.5  # fraction of the rounds with cross-client contrast
     repulsion: float = 3.0  # weight of the negatives in the stage separation
     axes: float = 3.0  # whitened axes per cluster; 0: no whitening
@@ -49,6 +52,8 @@ class FedMCCPlus(MomentumContrast):
         require_fraction(self, "separation")
         require_positive(self, "repulsion", "polish_pace", "prototypes", "prototype_temperature", "smallest")
         require_positive(self, "members")
+        if not 0 <= self.half_life < math.inf:
+            raise InputError(f"method.half_life is {self.half_life}: give 0 or more rounds.")
         if self.target == "share":
             raise InputError('method.target = "share" is an ablation of fedmcc: use "keep" or "reset".')
 
@@ -63,7 +68,7 @@ class FedMCCPlus(MomentumContrast):
         epochs, across = self.epochs, round(self.separation * self.rounds)
         stages: list[Stage] = []
         if across < self.rounds or not across:
-            stages.append(Representation(rounds=self.rounds - across, epochs=epochs, method=self))
+            stages.append(FollowedContrast(rounds=self.rounds - across, epochs=epochs, method=self))
         if across:
             separation = CrossClientContrast(
                 rounds=across, epochs=epochs, projections=self.projections, repulsion=self.repulsion
@@ -90,3 +95,23 @@ class FedMCCPlus(MomentumContrast):
             members=self.members,
             smallest=self.smallest,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowedContrast(Representation):
+    """Algorithm 1 with a target that follows within rounds, however few steps a client does in a round.
+
+    With m = .99 a client of six steps per round would replace half of its target in twelve rounds.
+    """
+
+    method: FedMCCPlus
+
+    def receive(self, net: MomentumPair, task: Task, memory: Memory) -> None:
+        """Adopt the global model, and limit the momentum by the steps in a round."""
+        super().receive(net, task, memory)
+        steps = self.method.half_life * int(memory.get("steps", 0))
+        net.largest_momentum = 0.5 ** (1 / max(1.0, steps)) if steps else 1.0
+
+    def after_step(self, net: MomentumPair, outputs: object) -> None:
+        """Update the target by the moving average."""
+        net.update(min(self.method.momentum, net.largest_momentum))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from fedmcc.config import Config, name_of
+from fedmcc.data.thinning import class_shares
 from fedmcc.reproduction.cells import Cell, Request
 from fedmcc.reproduction.table_spec import Column, Row, Toml, read_shared
 from fedmcc.runs.resolve import stages
@@ -61,7 +62,8 @@ def _describe_setting(config: Config) -> str:
     count = count_images(config)
     images = "images" if count is None else f"{count:,} images"
     encoder = name_of("encoder", config.encoder)
-    return f"{data}, {images} of {config.views.size} px, {encoder}, {clients}, {scored}"
+    thinned = f", classes thinned {config.data.thinned:g}:1" if config.data.thinned > 1 else ""
+    return f"{data}, {images} of {config.views.size} px{thinned}, {encoder}, {clients}, {scored}"
 
 
 def count_images(config: Config, labelled_only: bool = False) -> int | None:
@@ -71,7 +73,8 @@ def count_images(config: Config, labelled_only: bool = False) -> int | None:
         return config.data.limit
     parts = getattr(config.data, "split", "all").split("+")
     parts = [part for part in parts if not (labelled_only and part == "unlabelled")]
-    count = sum(int(dataset["images"].get(part, 0)) for part in parts)
+    kept = float(class_shares(config.data.thinned, int(dataset["classes"])).mean())
+    count = round(kept * sum(int(dataset["images"].get(part, 0)) for part in parts))
     return count if config.data.limit is None else min(count, config.data.limit)
 
 

@@ -126,8 +126,13 @@ def selected(request: Request, cells: Sequence[Cell]) -> list[Cell]:
 
 def _cell(request: Request, row: Row, column: Column, recipe: config.Config, seed: int) -> Cell:
     path = request.out / "cells" / f"{row.key}-{column.key}-seed{seed}"
-    general = replace(recipe.general, seed=seed)
-    return Cell(row.key, column.key, seed, path, replace(recipe, general=general), request.table.protocol)
+    return Cell(row.key, column.key, seed, path, _seeded(recipe, seed), request.table.protocol)
+
+
+def _seeded(recipe: config.Config, seed: int) -> config.Config:
+    """The configuration with another seed of the run, which also draws the classes of a thinned data set."""
+    data = recipe.data if recipe.data.thinned == 1 else replace(recipe.data, thinning_seed=seed)
+    return replace(recipe, general=replace(recipe.general, seed=seed), data=data)
 
 
 def write_plan(request: Request, cells: Sequence[Cell]) -> None:
@@ -179,4 +184,5 @@ def _require_same_plan(path: Path, plan: Mapping[str, object], recipes: Mapping[
 
 def recipe_text(cell_config: config.Config) -> str:
     """The part of a configuration that must not change between two commands: all but threads and seed."""
-    return config.dump(replace(cell_config, general=replace(cell_config.general, seed=0, threads=None)))
+    fixed = _seeded(cell_config, 0)
+    return config.dump(replace(fixed, general=replace(fixed.general, threads=None)))

@@ -12,7 +12,10 @@ from fedmcc.reproduction.results import Results
 from fedmcc.reproduction.table_spec import Column
 from fedmcc.storage.atomic_files import write_atomically
 
-LEGEND = "In percent: our mean ± sample standard deviation over seeds, the paper's figure in parentheses."
+LEGEND = "In percent: mean ± sample standard deviation over seeds."
+LEGEND_WITH_PAPER = (
+    "In percent: our mean ± sample standard deviation over seeds, the paper's figure in parentheses."
+)
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,11 @@ def write_table(request: Request, cells: Sequence[Cell], results: Results, figur
     columns = [column for column in table.columns.values() if column.key in keys]
     not_run = [column for column in table.columns.values() if column.key not in keys and not column.ours]
     grids = [_grid(results, columns, cells)]
-    if not_run:
+    if not_run and table.paper:
         grids.append(_quoted_grid(results, not_run))
     page = Page(
-        title=f"{table.title} ({table.paper} of the paper)",
-        legend=LEGEND,
+        title=f"{table.title} ({table.paper} of the paper)" if table.paper else table.title,
+        legend=LEGEND_WITH_PAPER if table.paper else LEGEND,
         captions=captions(request, cells),
         grids=grids,
         notes=results.notes,
@@ -87,11 +90,13 @@ def html(page: Page) -> str:
 
 def _grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell]) -> Grid:
     table, rows = results.table, []
-    headings = [column_name(column, cells) + " (ours)" * column.ours for column in columns]
+    headings = [
+        column_name(column, cells) + " (ours)" * (column.ours and bool(table.paper)) for column in columns
+    ]
     for row in table.rows.values():
         entries = [results.entries[row.key, column.key] for column in columns]
         texts = [entry.text(score) for entry in entries for score in table.scores]
-        rows.append((row_name(row, cells), row.ours, texts))
+        rows.append((row_name(row, cells), row.ours and bool(table.paper), texts))
     return Grid("", headings, list(table.scores.values()), rows)
 
 

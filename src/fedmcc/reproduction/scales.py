@@ -25,7 +25,7 @@ CHANGES_BY_NAME = {  # section of a recipe: key of a scale that has changes for 
 
 
 def cell_config(table: Table, row: Row, column: Column, scale: str, settings: Sequence[str]) -> config.Config:
-    """The recipe of a cell with the changes of its row, of the scale and of `--set`, in this order."""
+    """The recipe of a cell with the changes of row, scale, column and `--set`, in this order."""
     content = _changed(read_toml(recipe_file(row, column)), row.changes)
     if scale != "paper":
         content = _scaled(content, read_shared("scales")[scale])
@@ -33,6 +33,7 @@ def cell_config(table: Table, row: Row, column: Column, scale: str, settings: Se
     if at_scale is not None:
         content = _changed(content, Changes(at_scale.replace, at_scale.change))
         content = _merged(content, at_scale.by_row.get(row.key, {}))
+    content = _merged(content, column.change)
     return config.parse(config.apply_settings(content, settings))
 
 

@@ -1,4 +1,4 @@
-"""The paper's tables: rows, columns, scores and printed figures, read from recipes/tables."""
+"""The paper's tables and our own: rows, columns, scores and printed figures, read from recipes/tables."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -30,6 +30,7 @@ class Column:
     recipe: str | None = None
     ours: bool = False  # not in the paper
     values: Mapping[str, str] = field(default_factory=dict)
+    change: Toml = field(default_factory=dict)  # changes to its cells, such as another partition
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,11 @@ class Misprint:
 
 @dataclass(frozen=True)
 class Table:
-    """A table or a figure of the paper."""
+    """A table or a figure, of the paper or our own."""
 
     key: str
     title: str
-    paper: str  # its number in the paper
+    paper: str  # its number in the paper; empty: it is not in the paper
     rows: Mapping[str, Row]
     columns: Mapping[str, Column]
     protocol: str = "clustering"

@@ -172,7 +172,7 @@ def site_files(source: Source, root: Path, size: int | None = None) -> ImageFile
     Otherwise they are decoded in `size`, that of a frozen encoder, or in the usual size.
     """
     if isinstance(source, ImageFiles):
-        return replace(source, root=root)
+        return replace(source, root=root, thinned=1.0)  # thinning is for simulations
     files = Folder(root=root, labels=False)
     return replace(files, size=size or files.size)
 

@@ -1,0 +1,42 @@
+"""A mean over the images of all clients, from which each client subtracts its own part."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedmcc.messages import Task, Update
+from fedmcc.methods.base import Memory
+from fedmcc.numerics.state_dicts import State
+
+
+def mean_over_images(updates: Sequence[Update], counts: Sequence[float], key: str) -> State:
+    """Extras for the next tasks: the mean of the clients' extras by images, and the number of images."""
+    weights = torch.tensor(counts, dtype=torch.float64)
+    values = torch.stack([update.extras[key] for update in updates]).double()
+    mean = torch.einsum("k,k...->...", weights / weights.sum(), values).float()
+    extras = {key: mean, "samples": weights.sum().long()}
+    if weights.max() < max(update.samples for update in updates):
+        extras["limit"] = weights.max().long()  # a client with more images counts as one with this number
+    return extras
+
+
+def part_of_others(own: Tensor, key: str, task: Task, memory: Memory) -> tuple[Tensor, Tensor]:
+    """The other clients' part of the mean in a task, and this client's share of all images.
+
+    The mean does not contain `own`, this client's, if it did not take part in the previous round. In the
+    first round there is no mean: the part is 0 and the share 1.
+    """
+    others, share = torch.zeros_like(own), torch.ones(())
+    if task.extras:
+        own_count, all_count = memory["samples"].double(), task.extras["samples"].double()
+        if "limit" in task.extras:
+            own_count = own_count.minimum(task.extras["limit"].double())
+        total = all_count * task.extras[key].double()
+        if memory.get("round") == task.round - 1:
+            total -= own_count * own.double().cpu()
+        else:
+            all_count = all_count + own_count
+        others, share = total / all_count, own_count / all_count
+    memory["round"] = torch.tensor(task.round)
+    return others, share
