@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedmcc.deployment.flower.packets import unpack
 from fedmcc.deployment.setup.create import create_federation
 from fedmcc.deployment.setup.layout import FederationSpec
 from fedmcc.deployment.site.app import IGNORED, client_app
 
-GOLDEN = json.loads(Path(__file__).with_name("wire.json").read_text())["messages"]
+FILE = json.loads(Path(__file__).with_name("wire.json").read_text())
+GOLDEN, PACKETS = FILE["messages"], FILE["packets"]
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -29,10 +31,17 @@ def test_a_message_of_before_is_understood(wire: ModuleType, name: str) -> None:
     assert _plain(received) == _plain(wire.MESSAGES[name])
 
 
+@pytest.mark.parametrize("name", PACKETS)
+def test_a_packet_is_sent_as_it_was_and_one_of_before_is_understood(wire: ModuleType, name: str) -> None:
+    assert wire.packet(name).hex() == PACKETS[name]
+    sent = RecordDict({"packet": ConfigRecord({"content": bytes.fromhex(PACKETS[name])})})
+    assert json.dumps(wire.written(unpack(sent))) == json.dumps(GOLDEN[name])
+
+
 def test_no_kind_of_message_is_left_out(wire: ModuleType) -> None:
     packing = {name for name in vars(wire.records) if name.startswith("pack_")} - {"pack_state"}
     kinds = {type(message) for message in wire.MESSAGES.values()}
-    assert wire.MESSAGES.keys() == GOLDEN.keys()
+    assert wire.MESSAGES.keys() == GOLDEN.keys() == PACKETS.keys()
     assert len(kinds) == len(packing)
 
 

@@ -13,6 +13,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedmcc.deployment.flower import records
+from fedmcc.deployment.flower.packets import pack
 from fedmcc.deployment.messages import Greeting, Hello, SiteTask
 from fedmcc.messages import StageRound, Task, Update
 
@@ -61,6 +62,11 @@ def packed(name: str) -> RecordDict:
         str: records.pack_text,
     }
     return pack[type(MESSAGES[name])](MESSAGES[name])
+
+
+def packet(name: str) -> bytes:
+    """A message of the list above as one value, as small messages are sent."""
+    return bytes(pack(packed(name))[records.PACKET]["content"])
 
 
 def unpacked(name: str, received: RecordDict) -> Any:
@@ -118,4 +124,5 @@ def _array(dtype: str, shape: list[int], stype: str, data: str) -> Array:
 if __name__ == "__main__":
     how = "Written by `python tests/golden/wire.py`; compared to the byte."
     messages = {name: written(packed(name)) for name in MESSAGES}
-    FILE.write_text(json.dumps({"how": how, "messages": messages}, indent=2) + "\n")
+    packets = {name: packet(name).hex() for name in MESSAGES}
+    FILE.write_text(json.dumps({"how": how, "messages": messages, "packets": packets}, indent=2) + "\n")

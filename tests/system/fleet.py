@@ -81,19 +81,23 @@ class FleetSite:
         """Answer a message honestly; returns the ids of the objects."""
         return self.push(Message(content, reply_to=message))
 
-    def push(self, message: Message, *, upload: bool = True, envelope: Message | None = None) -> list[str]:
+    def push(
+        self, message: Message, *, upload: bool = True, envelope: Message | None = None, pause: float = 0.0
+    ) -> list[str]:
         """Send a message as it is, whatever its metadata claim.
 
         Without `upload` its objects are announced and never sent. With `envelope` Flower's server gets other
-        metadata than the message contains.
+        metadata than the message contains. A slow link pauses before each object, for seconds.
         """
         id = message.object_id
         envelope = envelope or message
         envelope.metadata.__dict__["_message_id"] = id
         contents = {id: item.deflate() for id, item in get_all_nested_objects(message).items()}
-        return self.push_objects(envelope, get_object_tree(message), contents if upload else {})
+        return self.push_objects(envelope, get_object_tree(message), contents if upload else {}, pause)
 
-    def push_objects(self, envelope: Message, tree: ObjectTree, contents: Mapping[str, bytes]) -> list[str]:
+    def push_objects(
+        self, envelope: Message, tree: ObjectTree, contents: Mapping[str, bytes], pause: float = 0.0
+    ) -> list[str]:
         """Announce a message with a tree of objects, and send these contents of them."""
         request = PushMessagesRequest(
             node=Node(node_id=self.node),
@@ -103,6 +107,7 @@ class FleetSite:
         answer = self.client.PushMessages(request)
         run = envelope.metadata.run_id
         for id, content in contents.items():
+            time.sleep(pause)
             about = {"node": Node(node_id=self.node), "run_id": run, "session_id": answer.session_id}
             self.client.PushObject(PushObjectRequest(object_id=id, object_content=content, **about))
         return [node.object_id for node in iterate_object_tree(tree)]

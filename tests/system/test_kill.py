@@ -105,14 +105,24 @@ def test_an_interrupted_run_prints_how_to_resume_it(
     assert outcome(run) == uninterrupted
 
 
+def content(folder: Path) -> dict[Path, bytes | None]:
+    """The files and folders below a folder, and what they contain."""
+    paths = [folder, *folder.rglob("*")] if folder.exists() else []
+    return {path.relative_to(folder): None if path.is_dir() else path.read_bytes() for path in paths}
+
+
 @pytest.fixture
 def moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Copies of the folder `run` before each change to the file system, as a kill would leave it."""
+    """Copies of the folder `run` before each change to the file system, as a kill would leave it.
+
+    A folder that does not differ from the last copy is not copied again: it would resume in the same way.
+    """
     copies: list[Path] = []
 
     def copying_first(change: Callable[..., Any]) -> Callable[..., Any]:
         def changed(*args: Any, **options: Any) -> Any:
-            if (tmp_path / "run").exists():
+            now = content(tmp_path / "run")
+            if now and not (copies and content(copies[-1]) == now):
                 copies.append(tmp_path / "moments" / str(len(copies)))
                 shutil.copytree(tmp_path / "run", copies[-1])
             return change(*args, **options)

@@ -227,24 +227,29 @@ def test_without_images_there_is_no_image_data_at_all(
     assert "cluster" in page.locator("#card").inner_text()
 
 
-def test_several_runs_are_compared(opened: Opened, fedmcc: Command, trained: Path, run: Path) -> None:
-    result = fedmcc("report", trained / "seed-1", trained / "seed-2", run)
-    assert (result.exit_code, result.stderr) == (0, "Wrote report.html.\n")
-    page = opened(Path("report.html"))
-    lines = page.locator("#scores tbody tr").all_inner_texts()
+@pytest.fixture(scope="session")
+def comparison(opened: Opened, trained: Path, finished_run: Path) -> Page:
+    """The comparison of three runs, of which two differ in their seed only."""
+    out = trained / "comparison.html"
+    runs = [trained / "seed-1", trained / "seed-2", finished_run]
+    result = CliRunner().invoke(app, ["report", *map(str, runs), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith("Wrote ")
+    return opened(out, width=1200)
+
+
+def test_several_runs_are_compared(comparison: Page) -> None:
+    lines = comparison.locator("#scores tbody tr").all_inner_texts()
     assert ["±" in line for line in lines] == [True, False]
-    assert page.locator("[data-chart=acc] .scatterlayer .trace").count() == 3  # two lines and a band
-    assert page.locator("#gallery, #map, img").count() == 0
-    assert "partition.name" in page.locator("#differences").inner_text()
+    assert comparison.locator("[data-chart=acc] .scatterlayer .trace").count() == 3  # two lines and a band
+    assert comparison.locator("#gallery, #map, img").count() == 0
+    assert "partition.name" in comparison.locator("#differences").inner_text()
 
 
-def test_the_tables_of_a_comparison_fit_or_keep_their_first_column(
-    opened: Opened, fedmcc: Command, trained: Path, run: Path
-) -> None:
-    assert fedmcc("report", trained / "seed-1", trained / "seed-2", run).exit_code == 0
-    hidden = "node => node.scrollWidth - node.clientWidth"
-    assert opened(Path("report.html"), width=1200).locator("#scores .table-box").evaluate(hidden) == 0
-    box = opened(Path("report.html"), width=400, is_mobile=True).locator("#scores .table-box")
+def test_the_tables_of_a_comparison_fit_or_keep_their_first_column(comparison: Page) -> None:
+    hidden, box = "node => node.scrollWidth - node.clientWidth", comparison.locator("#scores .table-box")
+    assert box.evaluate(hidden) == 0
+    comparison.set_viewport_size({"width": 400, "height": 900})
     assert box.evaluate(hidden) > 100
     box.evaluate("node => node.scrollLeft = 100")
     left = "node => node.getBoundingClientRect().left"

@@ -7,6 +7,8 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
@@ -20,6 +22,7 @@ from fedmcc.deployment.flower.signatures import (
     check_receiver,
     check_time,
     digest,
+    is_signed_line,
     sign_order,
     sign_reply,
     stage_and_round,
@@ -78,9 +81,15 @@ def test_a_reply_to_an_order_is_verified():
 
 
 def test_the_signed_bytes_are_fields_with_their_lengths():
-    fields = (b"fedmcc 2", b"reply", *(str(value).encode() for value in ONE), bytes(32))
+    fields = (b"fedmcc 3", b"reply", *(str(value).encode() for value in ONE), bytes(32))
     written = b"".join(len(field).to_bytes(8, "big") + field for field in fields)
     assert statement(REPLY, ONE, bytes(32)) == written
+
+
+def test_lines_of_audit_books_outlive_a_version_of_the_messages():
+    fields = (b"fedmcc 2", b"line", b"{}")
+    written = b"".join(len(field).to_bytes(8, "big") + field for field in fields)
+    assert is_signed_line(b"{}", PRIVATE.sign(written, ec.ECDSA(hashes.SHA384())), PUBLIC)
 
 
 def test_moving_a_letter_between_neighbouring_fields_changes_the_signed_bytes():

@@ -177,8 +177,8 @@ def test_only_nodes_of_a_simulation_have_no_keys(tmp_path):
 
 def test_a_server_with_another_version_of_the_messages_is_named(tmp_path):
     node = {"client": "a", "folder": str(tmp_path)}
-    with pytest.raises(InputError, match="version 3 of the messages and this site version 2: install"):
-        read_identity(Context(1, 1, node, RecordDict(), {"protocol": 3}))
+    with pytest.raises(InputError, match="version 4 of the messages and this site version 3: install"):
+        read_identity(Context(1, 1, node, RecordDict(), {"protocol": 4}))
 
 
 @pytest.mark.parametrize("node", [{}, {"client": "a"}, {"client": "a", "state-dir": "x", "shard": "3/3"}])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, cast
 
 import httpx
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.serverapp import Grid
@@ -23,6 +23,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.inflatable.inflatable_utils import inflatable_class_registry, inflate_object_from_contents
 from flwr.superlink.grid.http_grid import HttpGrid
 
+from fedmcc.deployment.flower import packets
 from fedmcc.deployment.flower.records import RECORD_NAMES
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,10 @@ class SuperLink:
     def __init__(self, grid: HttpGrid) -> None:
         self._node, self._run = grid.node, grid.run.run_id
         self._client = grid._runtime_client  # private, but the only way to ask without waiting
+
+    def wrapped(self, content: RecordDict) -> RecordDict:
+        """The content of a message as it is sent."""
+        return packets.pack(content)
 
     def announced(self, sent: Collection[str]) -> "list[Download]":
         """Messages that arrived since the last call, as Flower's server has checked them."""
@@ -157,12 +162,14 @@ class Download:
         try:
             if sum(_array_bytes(content, contents) for content in contents.values()) > limit:
                 raise RefusedDeliveryError(f"Its reply is larger than {limit:,} bytes.")
-            message = inflate_object_from_contents(self._id, contents)
+            message = cast(Message, inflate_object_from_contents(self._id, contents))
+            if message.has_content():
+                message.content = packets.unpack(message.content)
         except RefusedDeliveryError:
             raise
         except Exception:  # Flower parses what the site sent, and raises whatever that leads to
             raise RefusedDeliveryError("Its reply is malformed.") from None
-        return cast(Message, message)  # the first object of a download has this type
+        return message
 
 
 class LocalLink:
@@ -170,6 +177,10 @@ class LocalLink:
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
+
+    def wrapped(self, content: RecordDict) -> RecordDict:
+        """The content as it is: nothing is sent."""
+        return content
 
     def announced(self, sent: Collection[str]) -> "list[LocalDelivery]":
         """Messages that arrived since the last call."""

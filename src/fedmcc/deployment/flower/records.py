@@ -23,8 +23,8 @@ from fedmcc.storage.safetensor_files import DTYPE_NAMES, encoded_chunks, from_by
 
 log = logging.getLogger(__name__)
 
-FACTS, WEIGHTS, EXTRAS, SIGNATURE = "facts", "weights", "extras", "signature"
-RECORD_NAMES = frozenset({FACTS, WEIGHTS, EXTRAS, SIGNATURE})  # a message with other records is refused
+FACTS, WEIGHTS, EXTRAS, SIGNATURE, PACKET = "facts", "weights", "extras", "signature", "packet"
+RECORD_NAMES = frozenset({FACTS, WEIGHTS, EXTRAS, SIGNATURE, PACKET})  # others are refused
 NUMBERS = "numbers"
 ENCODING = "fedmcc.numbers"  # of arrays: the content of a safetensors file after its header
 MAX_TEXT = 200  # characters of a text from a site; the rest is cut off

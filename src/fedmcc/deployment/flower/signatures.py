@@ -22,6 +22,7 @@ from fedmcc.deployment.setup.certificates import CertifiedKey, der, is_certified
 
 ORDER, REPLY, LINE = "order", "reply", "line"  # what a signature is for: none can stand for another
 ALGORITHM = ec.ECDSA(hashes.SHA384())
+LINE_FORMAT = 2  # of audit books, which outlive a version of the messages
 CLOCK_TOLERANCE = 600_000  # milliseconds by which the clock of a site may be behind the server's
 
 PublicKey = ec.EllipticCurvePublicKey
@@ -162,7 +163,7 @@ def certified_key(certificate: bytes, authority: Certificate, host: str) -> Publ
 
 
 def _line_statement(line: bytes) -> bytes:
-    return b"".join(_prefixed(field) for field in (f"fedmcc {PROTOCOL}".encode(), LINE.encode(), line))
+    return b"".join(_prefixed(field) for field in (f"fedmcc {LINE_FORMAT}".encode(), LINE.encode(), line))
 
 
 def statement(purpose: str, order: Order, content: bytes) -> bytes:

@@ -133,6 +133,8 @@ class Mailbox:
             for letter in letters
         ]
         orders = self._signer.sign(messages) if self._signer else [None] * len(messages)
+        for message in messages:
+            message.content = self._link.wrapped(message.content)
         ids = [id or "" for id in self._grid.push_messages(messages)]
         if len(ids) != len(letters):  # Flower returns fewer if it sent none
             return [""] * len(letters)

@@ -14,7 +14,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedmcc.deployment import PROTOCOL
-from fedmcc.deployment.flower import records
+from fedmcc.deployment.flower import packets, records
 from fedmcc.deployment.flower.logs import set_up_logging
 from fedmcc.deployment.flower.signatures import Order, Received, check_time
 from fedmcc.deployment.messages import SiteTask
@@ -85,8 +85,10 @@ def _reply(message: Message, context: Context, work: Work) -> Message:
     A message that the server did not sign gets no signature and no information.
     """
     set_up_logging()
-    identity = None
+    identity, packed = None, False
     try:
+        packed = packets.is_packed(message.content)
+        message.content = packets.unpack(message.content)
         identity = read_identity(context)
         received = identity.receive(message) if identity else None
     except Exception as error:  # whatever a forged message causes
@@ -97,7 +99,7 @@ def _reply(message: Message, context: Context, work: Work) -> Message:
     content = _answer(context, received, work)
     if identity and received:
         identity.sign(content, received.order)
-    return Message(content, reply_to=message)
+    return Message(packets.pack(content) if packed else content, reply_to=message)
 
 
 def _record_ignored(identity: SiteIdentity, error: Exception) -> None:
