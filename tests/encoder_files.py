@@ -48,27 +48,35 @@ def onnx_features(images: torch.Tensor, seed: int = 0) -> torch.Tensor:
 
 def write_folder(path: Path, kind: str) -> Any:
     """A folder as the Hugging Face hub has them; returns the vision model that was saved."""
-    import transformers
-
     torch.manual_seed(0)
-    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 4}
-    small |= {"image_size": 8, "intermediate_size": 16}
-    if kind == "clip":
-        text = small | {"vocab_size": 8, "max_position_embeddings": 4}
-        config = transformers.CLIPConfig(text_config=text, vision_config=small, projection_dim=4)
-        model = transformers.CLIPModel(config)
-    elif kind == "resnet":
-        config = transformers.ResNetConfig(
-            embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic"
-        )
-        model = transformers.ResNetForImageClassification(config)
-    elif kind == "vit":
-        model = transformers.ViTModel(transformers.ViTConfig(**small), add_pooling_layer=False)
-    else:
-        model = transformers.Dinov2Model(transformers.Dinov2Config(**small, mlp_ratio=1))
+    model = _model(kind)
     model.eval().save_pretrained(path)
     write_preprocessor(path)
-    return getattr(model, {"clip": "vision_model", "resnet": "resnet"}.get(kind, ""), model)
+    inner = {"clip": "vision_model", "siglip": "vision_model", "resnet": "resnet"}
+    return getattr(model, inner.get(kind, ""), model)
+
+
+def _model(kind: str) -> Any:
+    """A model of transformers with 16 features and random weights."""
+    import transformers as hf
+
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 4}
+    small |= {"image_size": 8, "intermediate_size": 16}
+    text = small | {"vocab_size": 8, "max_position_embeddings": 4}
+    towers, maps = {"text_config": text, "vision_config": small}, {"hidden_sizes": [8, 16], "depths": [1, 1]}
+    match kind:
+        case "clip":
+            return hf.CLIPModel(hf.CLIPConfig(**towers, projection_dim=4))
+        case "siglip":
+            return hf.SiglipModel(hf.SiglipConfig(**towers))
+        case "resnet":
+            config = hf.ResNetConfig(**maps, embedding_size=8, layer_type="basic")
+            return hf.ResNetForImageClassification(config)
+        case "convnext":
+            return hf.ConvNextModel(hf.ConvNextConfig(**maps, num_stages=2, patch_size=2))
+        case "vit":
+            return hf.ViTModel(hf.ViTConfig(**small), add_pooling_layer=False)
+    return hf.Dinov2Model(hf.Dinov2Config(**small, mlp_ratio=1))
 
 
 def write_preprocessor(path: Path, **options: Any) -> None:

@@ -21,7 +21,7 @@ from fedmcc.federation.engines import ENGINES, EngineOptions
 from fedmcc.federation.policy import Federation
 from fedmcc.federation.privacy import Privacy
 from fedmcc.methods import CLUSTERINGS, EARLIER_OPTIONS, METHODS, Clustering, Method
-from fedmcc.networks import ENCODERS, EncoderOptions, is_frozen, native_size
+from fedmcc.networks import ENCODERS, EncoderOptions, in_files, is_frozen, native_size
 from fedmcc.training.loop import Training
 from fedmcc.views import PRESETS, Views
 
@@ -251,9 +251,9 @@ def _table(options: Any) -> Table:
 
 
 def _data(table: Mapping[str, Any], encoder: EncoderOptions) -> Source:
-    """The data set; image files are decoded in the size of a frozen encoder unless the table sets it."""
+    """The data set; image files are decoded in the size of a pretrained encoder unless the table sets it."""
     data = cast(Source, _choose("data", table))
-    if isinstance(data, ImageFiles) and is_frozen(encoder) and "size" not in table.get("data", {}):
+    if isinstance(data, ImageFiles) and in_files(encoder) and "size" not in table.get("data", {}):
         return replace(data, size=native_size(encoder) or data.size)
     return data
 

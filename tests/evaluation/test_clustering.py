@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.cluster import KMeans
 
 from fedmcc.errors import InputError
 from fedmcc.evaluation.clustering import accuracy, ari, cluster_sizes, match, nmi, score, size_entropy
@@ -135,6 +136,17 @@ def test_raw_kmeans_separates_dark_from_bright_images() -> None:
     labels = np.arange(20) % 2
     images = np.random.default_rng(0).integers(0, 60, (20, 3, 4, 4)) + 180 * labels[:, None, None, None]
     assert accuracy(labels, raw_kmeans(images.astype(np.uint8), 2, seed=0)) == 1
+
+
+def test_raw_kmeans_of_large_images_is_that_of_images_reduced_by_averages() -> None:
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, (12, 3, 100, 97), dtype=np.uint8)
+    images[::2, 0, :50] //= 4
+    reduced = np.empty((12, 3, 33, 32))
+    for y, x in np.ndindex(33, 32):
+        reduced[:, :, y, x] = images[:, :, 3 * y : 3 * y + 3, 3 * x : 3 * x + 3].mean(axis=(2, 3)) / 255
+    expected = KMeans(2, n_init=20, random_state=0).fit(reduced.reshape(12, -1)).labels_
+    assert accuracy(expected, raw_kmeans(images, 2, seed=0)) == 1
 
 
 def test_raw_kmeans_on_more_images_than_fit_in_memory_uses_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:

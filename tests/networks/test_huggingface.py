@@ -17,7 +17,7 @@ def _normalised(encoder_files, images):
     return (images.expand(-1, 3, -1, -1) - mean) / std
 
 
-@pytest.mark.parametrize("kind", ["dinov2", "clip", "resnet", "vit"])
+@pytest.mark.parametrize("kind", ["dinov2", "clip", "siglip", "convnext", "resnet", "vit"])
 def test_features_are_the_pooled_output_of_the_saved_model(encoder_files, tmp_path, kind):
     model, images = encoder_files.write_folder(tmp_path, kind), torch.rand(3, 1, 8, 8)
     encoder = HuggingFaceOptions(tmp_path).build(1, 8)

@@ -25,7 +25,7 @@ def encoder(encoder_files, tmp_path):
     return encoder_files.write_onnx(tmp_path / "tiny.onnx")
 
 
-def _config(encoder, **sections):
+def _config(encoder, /, **sections):
     table = {"data": {"name": "digits", "limit": 90}, "partition": {"clients": 3}, "clusters": 4}
     return parse(table | {"encoder": {"name": "onnx", "path": str(encoder)}} | sections)
 
@@ -48,13 +48,16 @@ def test_every_clustering_of_features_runs_and_sends_no_encoder(encoder, tmp_pat
     assert all(0 < row["bytes_down"] <= 3 * (head + 8 * 90 * 6) for row in finished.rows())
 
 
+def _stored_clusters(finished):
+    header, *rows = (line.split(",") for line in finished.assignments_file.read_text().splitlines())
+    return [int(row[header.index("cluster")]) for row in rows]
+
+
 def test_the_run_is_scored_again_by_the_same_encoder_only(encoder, encoder_files, tmp_path):
     finished = run(_config(encoder), tmp_path / "run")
     trained = reopen(finished)
     clusters = trained.scorer.assign(trained.scorer.extract(trained.net.online)).clusters
-    stored = np.loadtxt(finished.assignments_file, str, delimiter=",", skiprows=1)
-    header = finished.assignments_file.read_text().splitlines()[0].split(",")
-    assert [int(row[header.index("cluster")]) for row in stored] == clusters.tolist()
+    assert _stored_clusters(finished) == clusters.tolist()
     encoder_files.write_onnx(encoder, seed=1)
     with pytest.raises(InputError, match=r"tiny\.onnx is another encoder"):
         reopen(finished)
@@ -114,6 +117,24 @@ def test_a_trained_head_on_a_frozen_encoder_uses_features_of_views(encoder, tmp_
         pytest.fail("the default method with a frozen encoder trains something")
     finished = run(config, tmp_path / "run")
     assert np.isfinite(finished.rows()[-1]["loss"])
+
+
+def test_training_continues_from_the_last_layers_of_a_folder_and_only_they_travel(encoder_files, tmp_path):
+    pytest.importorskip("transformers")
+    encoder_files.write_folder(tmp_path / "folder", "dinov2")
+    method = {"name": "fedsimclr", "rounds": 1, "epochs": 1, "hidden": 8, "projections": 8}
+    encoder = {"name": "huggingface", "path": str(tmp_path / "folder"), "layers": 1}
+    sections = {"method": method, "clustering": {"name": "kmeans"}, "training": {"batch_size": 16}}
+    finished = run(_config(None, **sections, encoder=encoder), tmp_path / "run")
+    names = [name for name in load_shapes(finished.model_file) if name.startswith("online.encoder")]
+    assert names
+    assert all(name.startswith("online.encoder.trained.") for name in names)
+    trained = reopen(finished)
+    clusters = trained.scorer.assign(trained.scorer.extract(trained.net.online), trained.net.online).clusters
+    assert _stored_clusters(finished) == clusters.tolist()
+    encoder_files.write_preprocessor(tmp_path / "folder", image_mean=[0.1, 0.1, 0.1])
+    with pytest.raises(InputError, match="is another encoder"):
+        reopen(finished)
 
 
 def test_weights_of_torchvision_see_normalised_images_also_after_reopening(tmp_path):

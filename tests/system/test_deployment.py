@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 
@@ -46,6 +47,7 @@ from fedmcc.deployment.setup.create import create_federation, expiry_dates, writ
 from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder, SiteFolder
 from fedmcc.deployment.setup.nginx import command_line, find_nginx
 from fedmcc.messages import Task
+from fedmcc.runs import experiment
 from fedmcc.runs.directory import Run
 
 pytestmark = pytest.mark.timeout(2400)  # every message starts a process, which is slow on a busy machine
@@ -100,13 +102,16 @@ class Federation:
         self.processes[name] = process
         return process
 
-    def start_server(self) -> None:
-        self.start("server", "server", "start", self.operator.path, self.folder / "recipe.toml")
+    def start_server(self, recipe: str = "recipe.toml") -> None:
+        self.start("server", "server", "start", self.operator.path, self.folder / recipe)
 
     def start_site(self, name: str) -> None:
-        self.start(
-            name, "site", "start", self.operator.site(name).path, "--data", self.folder / "images" / name
-        )
+        data = ("--data", self.folder / "images" / name, "--encoder", self.encoder(name))
+        self.start(name, "site", "start", self.operator.site(name).path, *data)
+
+    def encoder(self, name: str) -> Path:
+        """The place of the pretrained encoder at a site."""
+        return self.folder / "encoders" / name / f"{name}.onnx"
 
     def output(self, name: str) -> str:
         """The output of a process so far."""
@@ -114,7 +119,9 @@ class Federation:
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory, owners: Path) -> Iterator[Federation]:
+def federation(
+    tmp_path_factory: pytest.TempPathFactory, owners: Path, encoder_files: ModuleType
+) -> Iterator[Federation]:
     """The server and two of three sites, connected."""
     if find_nginx() is None:
         message = "nginx is not installed"
@@ -126,6 +133,10 @@ def federation(tmp_path_factory: pytest.TempPathFactory, owners: Path) -> Iterat
         folder / "fed", FederationSpec("127.0.0.1", free_port(), free_port(), ("a", "b", "c")), 60
     )
     federation = Federation(operator, folder)
+    stored = {"mean": encoder_files.MEAN, "std": encoder_files.STD, "size": 8, "licence": "any " * 100_000}
+    for name, seed in (("a", 0), ("b", 0), ("c", 1), ("server", 0)):  # that of c is another one
+        federation.encoder(name).parent.mkdir(parents=True)
+        encoder_files.write_onnx(federation.encoder(name), seed, metadata=stored)
     federation.start_server()
     for name in ("a", "b"):
         federation.start_site(name)
@@ -357,6 +368,46 @@ def test_logs_name_sites_and_rounds_but_no_image_files(federation: Federation) -
     assert "merging 1/1: a, b, c" in text
     assert "representation, round 1: training on 100 images." in text
     assert "patient-" not in text
+
+
+@pytest.fixture
+def pretrained(federation: Federation) -> Path:
+    """A recipe for the encoder in the server's place, which scores on the images of all sites."""
+    path, root = federation.folder / "pretrained.toml", federation.folder / "images"
+    settings = [f"data.root={root}", "data.labels=false", f"encoder.path={federation.encoder('server')}"]
+    name = {"encoder": {"name": "onnx"}, "data": {"name": "folder"}}
+    table = {"clusters": 4, "threads": 1, "device": "cpu", "evaluation": {"at_server": True}, **name}
+    path.write_text(config.dump(config.parse(config.apply_settings(table, settings))))
+    return path
+
+
+def test_a_site_with_another_encoder_is_refused_in_a_sentence(
+    federation: Federation, pretrained: Path
+) -> None:
+    log = federation.operator.logs / "run.log"
+    federation.start_server(pretrained.name)
+    own = sha256(federation.encoder("server").read_bytes()).hexdigest()
+    refusal = f"Site c cannot join: The site does not have the encoder with the SHA-256 {own}"
+    assert wait_until(lambda: refusal in log.read_text(), TIMEOUT_SECONDS), federation.output("server")
+    federation.processes["server"].terminate()
+    federation.processes["server"].wait(60)
+
+
+def test_a_pretrained_encoder_in_the_place_of_each_site_does_not_travel_and_gives_the_simulations_clusters(
+    federation: Federation, pretrained: Path, tmp_path: Path
+) -> None:
+    federation.encoder("c").write_bytes(federation.encoder("server").read_bytes())
+    federation.start_server(pretrained.name)
+    assert federation.processes["server"].wait(TIMEOUT_SECONDS) == 0, federation.output("server")
+    run = Run(federation.operator.runs / "pretrained-001")
+    simulated = config.load(pretrained, ["data.groups=true", "partition.name=by_group"])
+    expected = experiment.run(simulated, tmp_path / "simulated")
+    assert run.assignments_file.read_text() == expected.assignments_file.read_text()
+    sent, simulated_bytes = (
+        [row["bytes_down"] + row["bytes_up"] for row in r.rows()] for r in (run, expected)
+    )
+    assert sent == simulated_bytes
+    assert 0 < sum(sent) < federation.encoder("server").stat().st_size
 
 
 def test_no_process_is_left_after_all_were_stopped(federation: Federation) -> None:

@@ -160,10 +160,10 @@ def _encoder(name: str) -> dict[str, Any]:
 def _native_size(choices: Choices) -> int | None:
     """Side in pixels of the images that a pretrained encoder was trained on; None for other encoders."""
     from fedmcc import config
-    from fedmcc.networks import is_frozen, native_size
+    from fedmcc.networks import in_files, native_size
 
     encoder = config.parse({"encoder": _encoder(choices.encoder)}).encoder
-    return native_size(encoder) if is_frozen(encoder) else None
+    return native_size(encoder) if in_files(encoder) else None
 
 
 def _scheduled(loaded: "Config", images: "ImageSet", seconds: float, limit: str) -> "Config":

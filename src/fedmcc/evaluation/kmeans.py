@@ -16,7 +16,9 @@ from fedmcc.networks.momentum import Branch, Network
 from fedmcc.numerics.kmeans import RESTARTS, fit, fit_each, fit_from, unit_rows
 from fedmcc.numerics.state_dicts import copy_into
 
-MAX_PIXELS = 2**28  # 1 GiB as 32-bit floats: all of CIFAR, or 1,783 colour images of 224 px
+MAX_PIXELS = 2**28  # 1 GiB as 32-bit floats: all of CIFAR, or 87,000 colour images of 32 px
+MIN_REDUCED_SIDE = 96  # images of this side or more are reduced first: k-means on 224 px would take minutes
+REDUCED_SIDE = 32  # at least, after averaging over square blocks of pixels
 RESTART_IMAGES = 2_500  # on which restarts of k-means on pixels are tried, if the images are a sample
 
 Assigned = Int64[np.ndarray, " n"]
@@ -50,7 +52,7 @@ def federated_kmeans(
 def raw_kmeans(
     images: UInt8[np.ndarray, "n c h w"], clusters: int, seed: int, max_images: int | None = None
 ) -> Assigned:
-    """Cluster of each image, by k-means on its pixels in [0, 1].
+    """Cluster of each image, by k-means on its pixels in [0, 1]; large images are reduced by block averages.
 
     If there are more than `max_images`, or they have more than MAX_PIXELS, the centres are fitted on a random
     sample of them.
@@ -66,8 +68,8 @@ def raw_kmeans(
 
 
 def images_at_once(images: UInt8[np.ndarray, "n c h w"], clusters: int) -> int:
-    """How many of these images have MAX_PIXELS together."""
-    return max(clusters, MAX_PIXELS // max(1, images[:1].size))
+    """How many of these images have MAX_PIXELS together, after large ones are reduced."""
+    return max(clusters, MAX_PIXELS // max(1, images[:1].size // _block_side(images) ** 2))
 
 
 def _fit_quickly(rows: Rows, clusters: int, seed: int) -> KMeans:
@@ -92,4 +94,20 @@ def _predict(model: KMeans, rows: Rows) -> Assigned:
 
 
 def _pixels(images: UInt8[np.ndarray, "n c h w"]) -> Rows:
-    return images.reshape(len(images), -1).astype(np.float32) / np.float32(255)
+    """Pixels in [0, 1] as rows; of large images, averages over square blocks of pixels."""
+    side = _block_side(images)
+    if side == 1:
+        return images.reshape(len(images), -1).astype(np.float32) / np.float32(255)
+    height, width = (length // side for length in images.shape[2:])
+    rows = np.empty((len(images), images.shape[1] * height * width), dtype=np.float32)
+    for row, image in zip(rows, images, strict=True):  # one by one: as floats, all would take too much memory
+        whole = image[:, : height * side, : width * side]
+        blocks = whole.reshape(len(image), height, side, width, side)
+        row[:] = blocks.mean(axis=(2, 4), dtype=np.float32).ravel() / np.float32(255)
+    return rows
+
+
+def _block_side(images: UInt8[np.ndarray, "n c h w"]) -> int:
+    """Side of the blocks of pixels that are averaged; 1: none."""
+    shorter = min(images.shape[2:])
+    return 1 if shorter < MIN_REDUCED_SIDE else shorter // REDUCED_SIDE

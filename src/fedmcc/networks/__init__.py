@@ -48,7 +48,12 @@ Examples
 
 def is_frozen(options: EncoderOptions) -> bool:
     """Whether these options build an encoder that cannot be trained and whose weights are never sent."""
-    return getattr(options, "frozen", False)
+    return bool(getattr(options, "frozen", False))
+
+
+def in_files(options: EncoderOptions) -> bool:
+    """Whether every machine reads the encoder from files of its own, which their SHA-256 identifies."""
+    return hasattr(options, "sha256")
 
 
 def resolve_encoder(options: EncoderOptions) -> EncoderOptions:

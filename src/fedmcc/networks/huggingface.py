@@ -1,15 +1,16 @@
-"""A pretrained encoder in a folder as the Hugging Face hub publishes it, run by transformers.
+"""A pretrained encoder in a folder as the Hugging Face hub publishes it, run or trained by transformers.
 
 Nothing is downloaded, no code of the folder runs, and weights are read from safetensors files only.
 """
 
 import json
 import math
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -17,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from fedmcc.errors import InputError
+from fedmcc.networks.fine_tuned import FineTunedEncoder, last_layers
 from fedmcc.networks.frozen import (
     FrozenEncoder,
     hash_files,
@@ -45,14 +47,7 @@ class HuggingFaceEncoder(FrozenEncoder):
         self._hidden = (model.eval().requires_grad_(False),)  # in a tuple: no part of `state_dict`
 
     def encode(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
-        outputs = self._hidden[0](pixel_values=images)
-        last: Tensor = outputs.last_hidden_state
-        if self.pooling == "pooler":
-            pooled: Tensor = outputs.pooler_output
-            return pooled.flatten(start_dim=1).float()
-        if last.dim() == 4:
-            return last.mean(dim=(2, 3)).float()
-        return (last[:, 0] if self.pooling == "first" else last.mean(dim=1)).float()
+        return pooled(self._hidden[0], images, self.pooling)
 
     def facts(self) -> list[Any]:
         """What the features of an image depend on besides the image: also versions, pooling and threads."""
@@ -65,14 +60,35 @@ class HuggingFaceEncoder(FrozenEncoder):
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
 
+def pooled(model: nn.Module, images: Float[Tensor, "n 3 h w"], pooling: Pooling) -> Float[Tensor, "n d"]:
+    """The pooled output of a model for normalised images."""
+    outputs = model(pixel_values=images)
+    last: Tensor = outputs.last_hidden_state
+    if pooling == "pooler":
+        own: Tensor = outputs.pooler_output
+        return own.flatten(start_dim=1).float()
+    if last.dim() == 4:
+        return last.mean(dim=(2, 3)).float()
+    return (last[:, 0] if pooling == "first" else last.mean(dim=1)).float()
+
+
 @dataclass(frozen=True)
 class HuggingFaceOptions:
-    """A pretrained folder of the Hugging Face hub, frozen: its weights are never trained, sent or stored."""
+    """A pretrained folder of the Hugging Face hub; by default it is never trained, sent or stored."""
 
     path: Path | None = None  # the folder
     sha256: str | None = None  # of its files; None: any, and the run records it
     pooling: Pooling = "auto"  # auto: the first token of a ViT, else the model's own pooling
-    frozen: ClassVar[bool] = True
+    layers: int | Literal["all"] = 0  # last layers that are trained, sent and stored; 0: none
+
+    def __post_init__(self) -> None:
+        if self.layers != "all" and self.layers < 0:
+            raise InputError(f"encoder.layers is {self.layers}: give 0 or more, or all.")
+
+    @property
+    def frozen(self) -> bool:
+        """Whether no layer is trained."""
+        return self.layers == 0
 
     def resolve(self) -> "HuggingFaceOptions":
         """Record the SHA-256 of the files."""
@@ -95,9 +111,22 @@ class HuggingFaceOptions:
         if pooling == "auto":
             pooling = "first" if kind in FIRST_TOKEN else "pooler"
         normalise = Normalise(*_statistics(_read_json(folder, PREPROCESSOR), folder))
-        encoder = HuggingFaceEncoder(_load_model(folder, identity), pooling, normalise, identity)
-        encoder.features = _width(encoder, folder, size)
+        model = _load_model(folder, identity)
+        encoder: HuggingFaceEncoder | FineTunedEncoder
+        if self.frozen:
+            encoder = HuggingFaceEncoder(model, pooling, normalise, identity)
+        else:
+            encoder = self._fine_tuned(deepcopy(model), pooling, normalise, identity)
+        encoder.features = _width(model, pooling, folder, size)
         encoder.shape = (channels, size, size)
+        return encoder
+
+    def _fine_tuned(
+        self, model: nn.Module, pooling: Pooling, normalise: Normalise, identity: str
+    ) -> FineTunedEncoder:
+        trained = last_layers(model, None if self.layers == "all" else self.layers)
+        encoder = FineTunedEncoder(model, trained, partial(pooled, pooling=pooling), normalise)
+        encoder.identity = identity
         return encoder
 
     def _folder(self) -> Path:
@@ -212,12 +241,12 @@ def _load_model(folder: Path, identity: str) -> nn.Module:
     return model  # type: ignore[no-any-return]
 
 
-def _width(encoder: HuggingFaceEncoder, folder: Path, size: int) -> int:
+def _width(model: nn.Module, pooling: Pooling, folder: Path, size: int) -> int:
     """Number of features, from a black image."""
     try:
         with torch.no_grad():
-            device = next(encoder._hidden[0].parameters()).device
-            return encoder.encode(torch.zeros((1, 3, size, size), device=device)).shape[1]
+            device = next(model.parameters()).device
+            return pooled(model, torch.zeros((1, 3, size, size), device=device), pooling).shape[1]
     except (ValueError, RuntimeError, AttributeError, TypeError):
         raise InputError(
             f"{folder} cannot encode images of {size} pixels: leave out views.size and encoder.pooling."

@@ -21,7 +21,6 @@ from fedmcc.federation.policy import Policy
 from fedmcc.federation.privacy import PrivateAggregator
 from fedmcc.methods.base import Stage
 from fedmcc.networks import is_frozen
-from fedmcc.networks.frozen import FrozenEncoder
 from fedmcc.networks.inference import device_of
 from fedmcc.networks.initialise import initialise
 from fedmcc.networks.momentum import Network
@@ -274,11 +273,11 @@ def _check_frozen(config: Config) -> None:
 
 
 def fingerprint(net: Network, config: Config) -> str:
-    """Hash of what two machines must agree on to train one network: tensors, stages, frozen encoder."""
+    """Hash of what two machines must agree on to train one network: tensors, stages, pretrained files."""
     tensors = [f"{name} {value.dtype} {tuple(value.shape)}" for name, value in net.state_dict().items()]
     names = [stage.name for stage in stages(config)]
-    frozen = [net.online.encoder.identity] if isinstance(net.online.encoder, FrozenEncoder) else []
-    return sha256("\n".join([*tensors, *names, *frozen]).encode()).hexdigest()
+    files = [str(identity)] if (identity := getattr(net.online.encoder, "identity", None)) else []
+    return sha256("\n".join([*tensors, *names, *files]).encode()).hexdigest()
 
 
 def scored_images(config: Config) -> ImageSet:

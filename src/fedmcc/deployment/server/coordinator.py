@@ -23,7 +23,7 @@ from fedmcc.deployment.server.signer import Signer
 from fedmcc.deployment.server.site_engine import SiteEngine, TaskHeader
 from fedmcc.deployment.setup.layout import OperatorFolder
 from fedmcc.errors import InputError
-from fedmcc.networks import is_frozen, native_size, resolve_encoder
+from fedmcc.networks import in_files, native_size, resolve_encoder
 from fedmcc.runs.build import Experiment, build_network, fingerprint, scorer_of
 from fedmcc.runs.directory import Run, load_run
 from fedmcc.runs.experiment import Finished, Scored, start_run, steps
@@ -83,8 +83,8 @@ def refuse_secure_aggregation(config: Config) -> None:
 
 
 def _for_sites(config: Config, request: RunRequest) -> str:
-    """The configuration as sites get it: without the server's path of a frozen encoder."""
-    if is_frozen(config.encoder) and request.federation is not None:
+    """The configuration as sites get it: without the server's path of a pretrained encoder."""
+    if in_files(config.encoder) and request.federation is not None:
         encoder: Any = config.encoder
         config = replace(config, encoder=replace(encoder, path=None))
     return dump(config)

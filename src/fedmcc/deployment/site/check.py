@@ -17,7 +17,7 @@ from fedmcc.deployment.site.worker import site_files
 from fedmcc.errors import InputError
 from fedmcc.federation.engines.embedded import EmbeddedOptions
 from fedmcc.methods.base import Stage
-from fedmcc.networks import is_frozen, native_size
+from fedmcc.networks import in_files, native_size
 from fedmcc.networks.inference import device_of
 from fedmcc.numerics.state_dicts import select
 from fedmcc.runs import build
@@ -61,7 +61,7 @@ def resolve_recipe(data: Path, recipe: Path | None, encoder: Path | None = None)
     loaded = (
         config.parse(config.apply_settings({}, settings)) if recipe is None else config.load(recipe, settings)
     )
-    size = native_size(loaded.encoder) if is_frozen(loaded.encoder) else None
+    size = native_size(loaded.encoder) if in_files(loaded.encoder) else None
     return replace(
         loaded,
         general=replace(loaded.general, clusters=loaded.general.clusters or DEFAULT_CLUSTERS),

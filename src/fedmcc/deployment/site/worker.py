@@ -23,7 +23,7 @@ from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
 from fedmcc.messages import StageRound, Task, Update
 from fedmcc.methods.base import Stage
-from fedmcc.networks import is_frozen, native_size
+from fedmcc.networks import in_files, native_size
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics.state_dicts import State, add_prefix, detached, select
 from fedmcc.runs.build import build_network, fingerprint, make_client, network_factory, share_out
@@ -65,7 +65,7 @@ class SiteWorker:
     simulated: bool = False  # random numbers are those of a client in a simulation
     ledger: Ledger | None = None  # with the recipes of greetings; None: a simulation
     policy: SitePolicy = field(default_factory=SitePolicy)  # what the site's owner allows
-    encoder: Path | None = None  # the files of a frozen encoder at this site
+    encoder: Path | None = None  # the files of a pretrained encoder at this site
 
     def hello(self, greeting: Greeting) -> Hello:
         """Answer the greeting of a server, and delete the states of finished runs."""
@@ -117,8 +117,8 @@ class SiteWorker:
             raise RefusalError(reason)
 
     def _with_encoder(self, config: Config) -> Config:
-        """The configuration with the site's own files of a frozen encoder, which must be the server's."""
-        if not is_frozen(config.encoder) or self.simulated:
+        """The configuration with the site's own files of a pretrained encoder, which must be the server's."""
+        if not in_files(config.encoder) or self.simulated:
             return config
         options: Any = config.encoder
         needed = f"the encoder with the SHA-256 {options.sha256}"
@@ -162,7 +162,7 @@ class SiteWorker:
     def _source(self, config: Config) -> Source:
         if self.data is None:
             return config.data
-        size = native_size(config.encoder) if is_frozen(config.encoder) else None
+        size = native_size(config.encoder) if in_files(config.encoder) else None
         return site_files(config.data, self.data, size)
 
 
