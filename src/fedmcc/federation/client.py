@@ -46,7 +46,7 @@ class Client:
     cache: FeatureCache = field(default_factory=FeatureCache)  # shared by all clients of a process
     features: FeatureFile | None = None  # of the images without augmentation, by a frozen encoder
     labelled: Rows | None = None  # numbers of the images with a label, if others have none (D16)
-    unlabelled: Images | None = None  # images that only `Stage.on_unlabelled` uses
+    unlabelled: UInt8[np.ndarray, "m c h w"] | None = None  # images that only `Stage.on_unlabelled` uses
 
     def answer(
         self, net: Network, stage: Stage, task: Task, state: State
