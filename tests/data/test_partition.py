@@ -1,6 +1,7 @@
 """Partitions: every image belongs to exactly one client, distributed as in the paper."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -249,3 +250,16 @@ def test_groups_come_with_arrays_and_with_their_rows(tmp_path):
     np.savez(file, images=np.zeros((4, 2, 2), np.uint8), groups=np.zeros(3, int))
     with pytest.raises(InputError, match=r"The groups in .* have shape \(3,\)"):
         Arrays(root=file).load()
+
+
+@pytest.mark.parametrize("name", ["iid", "by_class", "dirichlet"])
+def test_a_share_of_every_class_can_be_withheld_from_all_clients(name):
+    images = ImageSet(np.zeros((120, 1, 2, 2), np.uint8), np.arange(120) % 4)
+    options = PartitionOptions(name=name, clients=2, withheld=0.1)
+    shards = partition_images(images, options, 0)
+    missing = np.setdiff1d(np.arange(120), np.concatenate(shards))
+    assert np.bincount(images.labels[missing]).tolist() == [3] * 4
+    whole = partition_images(images, replace(options, withheld=0.0), 0)
+    assert all(np.isin(rows, before).all() for rows, before in zip(shards, whole, strict=True))
+    with pytest.raises(InputError, match=r"set partition\.withheld to 0"):
+        partition_images(replace(images, labels=None), replace(options, name="iid"), 0)

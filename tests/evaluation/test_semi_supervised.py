@@ -100,3 +100,13 @@ def test_the_seed_decides_which_labels_are_used():
     quick = replace(FEW_LABELS_TRAINING, epochs=1)
     first, again, other = (_accuracies(_encoder(), seed=seed, training=quick) for seed in (0, 0, 1))
     assert first == again != other
+
+
+def test_of_withheld_images_the_same_number_of_labels_is_used(monkeypatch):
+    train_set, sizes = _normal(300, 0), []
+    monkeypatch.setattr(
+        SemiSupervised, "_probe", lambda self, _, __, rows, ___: sizes.append(len(rows)) or 0.0
+    )
+    monkeypatch.setattr(SemiSupervised, "_finetune", SemiSupervised._probe)
+    SemiSupervised(nn.Identity(), _plain, available=0.1).accuracies(train_set, train_set, 0)
+    assert sizes == [30, 300, 30, 300]  # 1 % and 10 % of 3,000 images, a tenth of which was withheld

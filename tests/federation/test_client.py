@@ -7,6 +7,7 @@ import torch
 from fedmcc.config import parse
 from fedmcc.data import load_dataset
 from fedmcc.federation.client import Client
+from fedmcc.losses import Quartet, momentum_contrast, nt_xent
 from fedmcc.messages import Task
 from fedmcc.methods.centroids import HEAD
 from fedmcc.numerics.randomness import generator
@@ -206,6 +207,7 @@ def test_a_client_has_no_place_for_labels():
         "cache",
         "features",
         "labelled",  # which images have a label, not which label (D16)
+        "unlabelled",  # the images of the others
     }
 
 
@@ -253,6 +255,33 @@ def test_a_stage_can_leave_out_images_without_a_label(unlabelled):
         assert len(steps) == (len(rows) if left_out else 26) // BATCH * stage.epochs
         assert update.samples == 26  # as the server knows the client
         assert all(torch.equal(update.weights[name], value) for name, value in expected.weights.items())
+
+
+@pytest.mark.parametrize("rows", [np.arange(16), np.arange(0, 26, 2)])
+@pytest.mark.parametrize("method", ["cc", "mcc"])
+def test_images_without_a_label_train_the_instances_after_those_with_one(method, rows):
+    config, client, net = _setup("sgd", method=method, unlabelled=False, projections=4)
+    (stage,) = config.method.stages()
+    mixed, alone = replace(client, labelled=rows), replace(client, images=client.images[rows])
+    task = Task(0, stage.name, 1, detached(select(net.state_dict(), stage.shared)))
+    state = add_prefix("net", detached(net.state_dict()))
+    update, _, steps = _answer(mixed, net, stage, task, state)
+    expected, _, first = _answer(alone, net, stage, task, state)
+    assert len(first) == len(rows) // BATCH * EPOCHS
+    assert len(steps) == len(first) + (26 - len(rows)) // BATCH * EPOCHS
+    equal = {name for name, value in expected.weights.items() if torch.equal(update.weights[name], value)}
+    assert equal == {name for name in expected.weights if name.startswith(HEAD)}
+
+
+@pytest.mark.parametrize("method", ["cc", "mcc"])
+def test_instances_are_compared_as_in_the_joint_loss(method):
+    config, _, net = _setup(method=method, unlabelled=False, projections=4)
+    (joint,) = config.method.stages()
+    views = torch.rand(2, 6, 1, *2 * (config.views.size,))
+    z = joint.represent(net, *views)[: 2 if method == "cc" else 4]
+    expected = nt_xent(*z, 0.5) if method == "cc" else momentum_contrast(Quartet(*z), 0.5)
+    alone = joint.on_unlabelled
+    torch.testing.assert_close(alone.loss(alone.represent(net, *views)), expected)
 
 
 def test_a_simulated_client_knows_which_images_have_a_label_if_others_have_none():

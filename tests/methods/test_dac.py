@@ -5,9 +5,10 @@ import torch
 from torch.nn import functional as F
 
 from fedmcc.errors import InputError
-from fedmcc.methods.dac import DAC, normalised_head, pair_loss
+from fedmcc.methods.dac import DAC, pair_loss
 from fedmcc.methods.inputs import Overview
 from fedmcc.networks.convnet import ConvNetOptions
+from fedmcc.networks.heads import normalised_head
 
 
 def _unit(n=6, k=3, seed=0):

@@ -9,9 +9,10 @@ from fedmcc.data.synthetic import Synthetic
 from fedmcc.errors import InputError
 from fedmcc.methods.fedmoco import FedMoCo
 from fedmcc.methods.inputs import Overview
-from fedmcc.methods.pcl import PCL, widths
+from fedmcc.methods.pcl import PCL
 from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.networks.initialise import initialise
+from fedmcc.numerics.cluster_widths import cluster_widths
 from fedmcc.views import Views
 
 SMALL = {"hidden": 8, "projections": 4, "queue": 16}
@@ -44,7 +45,7 @@ def test_widths_are_those_of_a_loop():
         phi.append(total / (len(rows) * math.log(len(rows) + 10)))
     phi[3] = max(phi)  # a cluster of one image
     phi = np.clip(phi, np.percentile(phi, 10), np.percentile(phi, 90))
-    np.testing.assert_allclose(widths(z, centres, labels, 0.2), 0.2 * phi / phi.mean(), rtol=1e-9)
+    np.testing.assert_allclose(cluster_widths(z, centres, labels, 0.2), 0.2 * phi / phi.mean(), rtol=1e-9)
 
 
 def test_with_weight_0_it_is_moco_to_the_bit():

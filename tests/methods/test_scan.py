@@ -8,7 +8,8 @@ from fedmcc.data.synthetic import Synthetic
 from fedmcc.errors import InputError
 from fedmcc.methods.inputs import Overview
 from fedmcc.methods.neighbour_agreement import Assigned
-from fedmcc.methods.scan import SCAN, Labelled
+from fedmcc.methods.scan import SCAN
+from fedmcc.methods.self_labelling import Labelled
 from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.views import Views
 

@@ -102,6 +102,19 @@ def test_the_seed_of_a_cell_also_draws_the_classes_of_a_thinned_data_set(request
     write_plan(request_for("generalisation", 2), cells)  # another seed is not another recipe
 
 
+def test_the_table_has_the_mean_processor_time_of_each_row(request_for: MakeRequest, tmp_path: Path) -> None:
+    request = request_for("federated-iid", 2)
+    planned = plan_cells(request)
+    cells = [cell for cell in planned if cell.row == "fedmcc"]
+    for cell, seconds in zip(cells, (1000.0, 3000.0), strict=True):
+        finish(cell, nmi=0.5, acc=0.25, ari=0.1)
+        cell.run.write_json("time.json", {"processor_seconds": seconds})
+    write_table(request, planned, collect(request.table, planned, {}))
+    content = (tmp_path / "table.md").read_text().split("Processor time")[1]
+    assert "| Fed + CC | – |" in content
+    assert content.count("| 2,000 |") == 2  # FedMCC, and k-means on its features
+
+
 def test_a_folder_of_another_table_scale_or_setting_is_refused(request_for: MakeRequest) -> None:
     write_plan(request_for(), plan_cells(request_for()))
     write_plan(request_for("momentum", 3), plan_cells(request_for("momentum", 3)))  # more seeds may be added
@@ -274,6 +287,19 @@ def test_drawn_rounds_are_the_papers_and_train_the_encoder() -> None:
     assert rounds["paper"] == {"fedmcc": [10, 50], "mcc": [100, 500]}
     assert rounds["small"] == {"fedmcc": [2, 8], "mcc": [2, 8]}
     assert rounds["smoke"] == {"fedmcc": [], "mcc": []}
+
+
+def test_unlabelled_images_that_train_instances_alone_have_a_cost_of_their_own(tmp_path: Path) -> None:
+    costs = []
+    for settings in ((), ("data.split=train+test",)):
+        chosen = {"rows": ("mcc",), "columns": ("stl10",)}
+        request = Request(load_table("centralized"), "paper", tmp_path, settings=settings, **chosen)
+        (cell,) = selected(request, plan_cells(request))
+        costs.append(cost.Estimator().cost(cell.config))
+    every, joint = costs
+    assert (every.samples, joint.samples) == (1000 * 113_000, 1000 * 13_000)
+    per_image = (every.operations - joint.operations) / (every.samples - joint.samples)
+    assert 0.9 < per_image / (joint.operations / joint.samples) < 1  # without the cluster projector
 
 
 def test_operations_agree_with_a_count_by_hand(request_for: MakeRequest) -> None:

@@ -215,3 +215,24 @@ def test_a_run_without_a_cluster_head_is_measured_by_its_features_alone(tmp_path
 def test_what_cannot_be_measured_is_refused_before_anything_is_read(names, seeds, sentence, tmp_path):
     with pytest.raises(InputError, match=sentence):
         protocols.evaluate(Run(tmp_path / "nowhere"), names, seeds)
+
+
+def test_withheld_labels_are_those_of_images_that_no_client_has(tmp_path, monkeypatch):
+    partition = SMALL["partition"] | {"withheld": 0.2}
+    run = experiment.run(parse(SMALL | {"data": SHAPES, "partition": partition}), tmp_path / "run")
+    used = []
+    monkeypatch.setattr(
+        protocols.SemiSupervised, "accuracies", lambda self, train, *_: used.append((self, train)) or {"x": 1}
+    )
+    protocols.evaluate(run, ["semi"])
+    (semi, train_set), held = used[0], np.load(run.path / "partition.npz")
+    assert semi.available == 0.2
+    assert not np.isin(train_set.rows, np.concatenate([held[f"rows_{client}"] for client in range(3)])).any()
+    assert len(train_set.rows) == pytest.approx(0.8 * 0.2 * 700, abs=15)  # a fifth of all is held out
+
+
+def test_too_few_withheld_labels_are_refused(tmp_path):
+    partition = SMALL["partition"] | {"withheld": 0.05}
+    run = experiment.run(parse(SMALL | {"data": SHAPES, "partition": partition}), tmp_path / "run")
+    with pytest.raises(InputError, match=r"withheld is 0\.05: the protocol semi needs 0\.1"):
+        protocols.evaluate(run, ["semi"])

@@ -30,6 +30,9 @@ class PartitionOptions:
     alpha: float = 0.5  # of dirichlet; smaller values give more uneven clients
     uneven: float = 0.0  # of iid; standard deviation of the logarithm of the client sizes
     smallest: int = 2  # minimum number of images of every client
+    withheld: float = (
+        0.0  # share of every class that no client gets; the protocol semi trains on these labels
+    )
 
     def __post_init__(self) -> None:
         if self.name not in PARTITIONS:
@@ -41,6 +44,8 @@ class PartitionOptions:
             raise InputError(f"partition.alpha is {self.alpha}: give a positive number.")
         if not 0 <= self.uneven <= 10:
             raise InputError(f"partition.uneven is {self.uneven}: give a number from 0 to 10.")
+        if not 0 <= self.withheld < 1:
+            raise InputError(f"partition.withheld is {self.withheld}: give 0 or more, and less than 1.")
 
 
 def iid(images: ImageSet, options: PartitionOptions, draw: np.random.Generator) -> list[Rows]:
@@ -123,9 +128,12 @@ def resolve(options: PartitionOptions, images: ImageSet) -> PartitionOptions:
 
 
 def partition_images(images: ImageSet, options: PartitionOptions, seed: int) -> list[Rows]:
-    """Assign every image to exactly one client; return the sorted rows of each client."""
+    """Assign every image that is not withheld to exactly one client; return each client's sorted rows."""
     options = resolve(options, images)
     shards = PARTITIONS[options.name](images, options, np.random.default_rng(seed))
+    if options.withheld:
+        missing = _withheld(images, options.withheld, seed)
+        shards = [np.setdiff1d(rows, missing) for rows in shards]
     fewest = min(map(len, shards))
     if fewest < options.smallest:
         raise InputError(
@@ -191,6 +199,15 @@ def _groups(images: ImageSet) -> Labels:
     if missing := int((groups < 0).sum()):
         raise InputError(f"{missing} images have no group: give every image a group, or remove these images.")
     return groups
+
+
+def _withheld(images: ImageSet, share: float, seed: int) -> Rows:
+    """The sorted rows of this share of every class, drawn at random."""
+    if images.labels is None or (images.labels < 0).all():
+        raise InputError("The images have no labels: set partition.withheld to 0.")
+    draw = np.random.default_rng(seed)
+    drawn = [draw.permutation(rows)[: round(share * len(rows))] for rows in _rows_by_class(images)]
+    return np.sort(np.concatenate(drawn))
 
 
 def _distribute_unlabelled(

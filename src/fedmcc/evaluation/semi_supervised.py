@@ -20,18 +20,20 @@ LABEL_SHARES = {"1%": 0.01, "10%": 0.1}  # of every class
 class SemiSupervised:
     """Trains a linear layer on few labels, alone (`probe`) or together with the encoder (`finetune`).
 
-    Published figures used the first images instead of a share of every class, trained the layer alone
-    and reported the best epoch on the test images; here the last epoch counts.
+    Published figures used the first images instead of a share of every class, withheld them from the clients,
+    trained a head alone (some of them one with a hidden layer) and reported the best epoch on the test
+    images; here the last epoch counts.
     """
 
     encoder: nn.Module
     prepare: Callable[[Tensor], Tensor]
     training: ClassifierTraining = FEW_LABELS_TRAINING
+    available: float = 1.0  # share of every class that `train_set` holds, if the others belong to clients
 
     def accuracies(self, train_set: LabelledImages, test_set: LabelledImages, seed: int) -> dict[str, float]:
         """Top-1 accuracy of `probe` and `finetune` for each share of the labels."""
         rows_of_share = {
-            name: stratified(train_set.labels, share, generator(seed, "semi", name))
+            name: stratified(train_set.labels, share / self.available, generator(seed, "semi", name))
             for name, share in LABEL_SHARES.items()
         }
         variants = {"probe": self._probe, "finetune": self._finetune}

@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from jaxtyping import UInt8
 from torch import Tensor, nn
 
 from fedmcc.data.base import Images
@@ -45,6 +46,7 @@ class Client:
     cache: FeatureCache = field(default_factory=FeatureCache)  # shared by all clients of a process
     features: FeatureFile | None = None  # of the images without augmentation, by a frozen encoder
     labelled: Rows | None = None  # numbers of the images with a label, if others have none (D16)
+    unlabelled: UInt8[np.ndarray, "m c h w"] | None = None  # images that only `Stage.on_unlabelled` uses
 
     def answer(
         self, net: Network, stage: Stage, task: Task, state: State
@@ -53,7 +55,7 @@ class Client:
 
         `state` is loaded into `net` first, so that clients can share one network.
         """
-        if stage.labelled_only and self.labelled is not None:
+        if self.labelled is not None and (stage.labelled_only or stage.on_unlabelled):
             update, new = yield from self._with_labels.answer(net, stage, task, state)
             return replace(update, samples=len(self.images)), new
         with timed("receive"):
@@ -67,9 +69,7 @@ class Client:
         optimizer, losses = None, []
         if parameters:
             optimizer = self._optimizer(parameters, stage, task, state)
-            chunks = self.training.chunks(self._batch_size)
-            stage_on_batches, batches = self._batches(net, stage, task)
-            for loss in train(net, stage_on_batches, batches, optimizer, chunks):
+            for loss in self._train(net, stage, task, optimizer):
                 losses.append(loss)
                 yield Step(self.index, loss, self._batch_size)
         with timed("reply"):
@@ -80,7 +80,11 @@ class Client:
         """This client with those of its images that have a label."""
         assert self.labelled is not None
         features = None if self.features is None else self.features.take(self.labelled)
-        return replace(self, images=self.images[self.labelled], labelled=None, features=features)
+        images, others = (
+            _take(self.images, rows)
+            for rows in (self.labelled, np.setdiff1d(np.arange(len(self.images)), self.labelled))
+        )
+        return replace(self, images=images, labelled=None, features=features, unlabelled=others)
 
     @property
     def images_per_epoch(self) -> int:
@@ -90,6 +94,18 @@ class Client:
     @property
     def _batch_size(self) -> int:
         return min(self.training.batch_size, len(self.images))
+
+    def _train(
+        self, net: Network, stage: Stage, task: Task, optimizer: torch.optim.Optimizer
+    ) -> Iterator[float]:
+        """Train for a round, then on images without a label if the stage names a stage for them."""
+        chunks = self.training.chunks(self._batch_size)
+        stage_on_batches, batches = self._batches(net, stage, task)
+        yield from train(net, stage_on_batches, batches, optimizer, chunks)
+        if stage.on_unlabelled is not None and self.unlabelled is not None:
+            others = replace(self, images=self.unlabelled, unlabelled=None, features=None)
+            second = replace(stage.on_unlabelled, precision=stage.precision)
+            yield from others._train(net, second, task, optimizer)
 
     def _optimizer(
         self, parameters: list[nn.Parameter], stage: Stage, task: Task, state: State
@@ -186,6 +202,13 @@ class Client:
         if self.training.keep_optimizer and optimizer is not None:
             state |= add_prefix(f"optimizer.{stage.name}", _moments(optimizer))
         return detached(state)
+
+
+def _take(images: UInt8[np.ndarray, "n c h w"], rows: Rows) -> UInt8[np.ndarray, "m c h w"]:
+    """The images of these ascending rows; consecutive ones are not copied, they may be mapped from disk."""
+    consecutive = len(rows) > 0 and int(rows[-1]) - int(rows[0]) == len(rows) - 1
+    taken: Images = images[int(rows[0]) : int(rows[-1]) + 1] if consecutive else images[rows]
+    return taken
 
 
 def _notes(net: Network, stage: Stage, memory: Memory) -> State:

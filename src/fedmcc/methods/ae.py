@@ -27,7 +27,7 @@ class AE:
     rounds: int = 100  # R
     epochs: int = 1  # E
     code: int = 10  # numbers from which an image is reconstructed, its features
-    width: int = 16  # channels of the decoder's last map
+    width: int = 16  # channels of the decoder's last hidden map
     norm: Norm = "batch"  # normalisation of the decoder
     augment: bool = False  # reconstruct random views instead of the images themselves
 

@@ -64,6 +64,8 @@ class Stage:
         What `represent` gets of each image, in order; by default two random views.
     labelled_only
         Whether images without a label are left out, if a data set has both (D16).
+    on_unlabelled
+        The stage that trains in each round after this one, on the images that this one then leaves out.
     average
         The server's rule for combining weights, set from `federation.aggregation`.
     samples_limit
@@ -98,6 +100,7 @@ class Stage:
     precision: torch.dtype | None = None
     sees: Sights = VIEW_PAIR
     labelled_only: bool = False
+    on_unlabelled: "Stage | None" = None
     average: Average = mean
     samples_limit: float = math.inf
 

@@ -1,6 +1,6 @@
 """CC: contrastive clustering (Li et al., AAAI 2021), which MCC extends by a momentum network."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ class CC:
     positive_in_denominator: bool = True  # D1
     projections: int = 128  # d_1
     hidden: int | None = None  # width of the projectors; None: the number of features
+    unlabelled: bool = True  # cluster images without a label too; false: they train instances alone (D16)
 
     def __post_init__(self) -> None:
         require_positive(self, "instance_temperature", "cluster_temperature", "projections", "hidden")
@@ -41,7 +42,16 @@ class CC:
 
     def stages(self) -> tuple[Stage, ...]:
         """One stage that trains instances and clusters together."""
-        return (Joint(rounds=self.rounds, epochs=self.epochs, method=self),)
+        stage = Joint(rounds=self.rounds, epochs=self.epochs, method=self)
+        if self.unlabelled:
+            return (stage,)
+        second = Instances(rounds=self.rounds, epochs=self.epochs, method=self)
+        return (replace(stage, on_unlabelled=second),)
+
+    def compare(self, u: Tensor, v: Tensor, temperature: float) -> Tensor:
+        """The contrast of the rows of both views."""
+        loss = nt_xent if self.anchors == "both" else contrast
+        return loss(u, v, temperature, self.positive_in_denominator)
 
 
 def branch(encoder: nn.Module, features: int, hidden: int | None, projections: int, clusters: int) -> Branch:
@@ -82,11 +92,27 @@ class Joint(Stage):
         """L_CC with the entropies maximised (D2); the columns of y represent the clusters."""
         z_a, z_b, y_a, y_b = outputs
         method = self.method
-        instance = self._contrast(z_a, z_b, method.instance_temperature)
-        cluster = self._contrast(y_a.T, y_b.T, method.cluster_temperature)
+        instance = method.compare(z_a, z_b, method.instance_temperature)
+        cluster = method.compare(y_a.T, y_b.T, method.cluster_temperature)
         balance = cluster_balance(y_a) + cluster_balance(y_b)
         return method.contrast_weight * (instance + cluster) - method.entropy_weight * balance
 
-    def _contrast(self, u: Tensor, v: Tensor, temperature: float) -> Tensor:
-        loss = nt_xent if self.method.anchors == "both" else contrast
-        return loss(u, v, temperature, self.method.positive_in_denominator)
+
+@dataclass(frozen=True, kw_only=True)
+class Instances(Stage):
+    """The instance contrast alone, on images without a label after each epoch (D16)."""
+
+    method: CC
+    name: str = "instances"
+    trained: Parts = ("online.encoder", "online.instance_projector")
+    shared: Parts = ("online.encoder", "online.instance_projector")
+
+    def represent(self, net: Network, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """z for both views."""
+        online = net.online
+        return online.instance(online.encoder(a)), online.instance(online.encoder(b))
+
+    def loss(self, outputs: tuple[Tensor, Tensor]) -> Tensor:
+        """The first term of L_CC."""
+        method = self.method
+        return method.contrast_weight * method.compare(*outputs, method.instance_temperature)

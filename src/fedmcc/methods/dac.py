@@ -15,7 +15,7 @@ from fedmcc.errors import InputError
 from fedmcc.methods.about import About
 from fedmcc.methods.base import Parts, Stage
 from fedmcc.methods.inputs import PLAIN, VIEW, Overview, Sights
-from fedmcc.networks.heads import Norm, group_count
+from fedmcc.networks.heads import Norm, normalised_head
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.networks.replay import without_gradient
 from fedmcc.numerics.state_dicts import State
@@ -52,22 +52,6 @@ class DAC:
     def stages(self) -> tuple[Stage, ...]:
         """One stage that trains encoder and head."""
         return (Selection(rounds=self.rounds, epochs=self.epochs, method=self),)
-
-
-def normalised_head(features: int, hidden: int, clusters: int, norm: Norm) -> nn.Sequential:
-    """Two layers, each normalised: no cluster can have the largest logit for all images of a batch."""
-    return nn.Sequential(
-        nn.Linear(features, hidden),
-        _normalise(hidden, norm),
-        nn.ReLU(),
-        nn.Linear(hidden, clusters),
-        _normalise(clusters, norm),
-        nn.Softmax(dim=1),
-    )
-
-
-def _normalise(width: int, norm: Norm) -> nn.Module:
-    return nn.BatchNorm1d(width) if norm == "batch" else nn.GroupNorm(group_count(width), width)
 
 
 class Outputs(NamedTuple):

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from fedmcc.errors import InputError
 from fedmcc.methods.about import About
 from fedmcc.methods.base import Parts, Stage, require_fraction, require_positive
-from fedmcc.methods.dac import EPSILON, normalised_head, pair_loss
+from fedmcc.methods.dac import EPSILON, pair_loss
 from fedmcc.methods.inputs import PARTNER, PARTNERS, PLAIN, VIEW, Overview, Sights
 from fedmcc.networks.critic import Critic, CriticNetwork, map_channels
-from fedmcc.networks.heads import Norm
+from fedmcc.networks.heads import Norm, normalised_head
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.networks.replay import without_gradient
 from fedmcc.numerics.neighbours import partners_by_label

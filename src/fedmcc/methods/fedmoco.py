@@ -86,12 +86,16 @@ class Representation(Stage):
     shared: Parts = ("online",)
 
     def represent(self, net: MomentumQueue, a: Tensor, b: Tensor) -> Outputs:
-        """Compare the query with its key and with the queue, without gradient for the key."""
-        (key,) = without_gradient(lambda: (F.normalize(net.target.instance(net.target.encoder(b)), dim=1),))
-        query = F.normalize(net.online.instance(net.online.encoder(a)), dim=1)
+        """Compare the query with its key and with the queue."""
+        return self.compare(net, a, b)[1]
+
+    def compare(self, net: MomentumQueue, a: Tensor, b: Tensor) -> tuple[Tensor, Outputs]:
+        """The query, and its comparison with its key, without gradient, and with the queue."""
+        (key,) = without_gradient(lambda: (unit_projections(net.target, b),))
+        query = unit_projections(net.online, a)
         positive = (query * key).sum(dim=1) / self.method.temperature
         negatives = (query @ net.queue.T / self.method.temperature).logsumexp(dim=1)
-        return Outputs(positive, negatives, key)
+        return query, Outputs(positive, negatives, key)
 
     def loss(self, outputs: Outputs) -> Tensor:
         """InfoNCE: cross-entropy of identifying the key among the key and the queue."""
@@ -105,6 +109,11 @@ class Representation(Stage):
     def receive(self, net: MomentumQueue, task: Task, memory: Memory) -> None:
         """Set both networks to the global model; the queue is kept."""
         adopt(net, task)
+
+
+def unit_projections(branch: Branch, view: Tensor) -> Tensor:
+    """The projections of a view, scaled to length 1."""
+    return F.normalize(branch.instance(branch.encoder(view)), dim=1)
 
 
 def adopt(net: MomentumPair, task: Task) -> None:

@@ -9,11 +9,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage, require_positive
-from fedmcc.methods.centroids import HEAD, SMALLEST_CLUSTER, VECTORS, Statistics, encode, longest
+from fedmcc.methods.centroids import (
+    HEAD,
+    SMALLEST_CLUSTER,
+    VECTORS,
+    Centroids,
+    Statistics,
+    encode,
+    local_centroids,
+    longest,
+)
 from fedmcc.methods.extras import add_up, affinity_error, extras_mismatch
 from fedmcc.methods.lloyd import Seeds
 from fedmcc.networks.landmarks import Landmarks
@@ -43,7 +53,17 @@ class LandmarkSpectral:
 
     def stages(self) -> tuple[Stage, ...]:
         """Seeds, the width of the affinity and the cut: one round each, without training."""
-        return (Seeds(excess=self.excess, smallest=self.smallest), Width(), Cut())
+        return (LandmarkSeeds(excess=self.excess, smallest=self.smallest), Width(), Cut())
+
+
+@dataclass(frozen=True, kw_only=True)
+class LandmarkSeeds(Seeds):
+    """Landmarks only have to cover the images: one k-means finds them, without restarts."""
+
+    def centroids(self, points: Float[Tensor, "n d"], centres: int) -> Centroids:
+        """Centroids of the points, and the number of points of each."""
+        count = max(1, min(int(self.excess * centres), len(points)))
+        return local_centroids(points.numpy(), count, self.seed, self.smallest, restarts=1)
 
 
 @dataclass(frozen=True, kw_only=True)

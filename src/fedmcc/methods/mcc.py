@@ -3,7 +3,7 @@
 With several clients it is the paper's one-stage ablation, which trains with L_I and L_C together.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -57,6 +57,7 @@ class MCC(MomentumContrast):
 
     loss: Literal["contrast", "mse"] = "contrast"  # "mse": squared distances of unit vectors, as in BYOL
     predictor: bool = False  # of the target's projections; with loss = "mse", BYOL with a cluster head
+    unlabelled: bool = True  # cluster images without a label too; false: they train instances alone (D16)
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> MomentumPair:
         """Two branches (f, g_I, g_C), and a predictor on the online branch if the option is set."""
@@ -71,7 +72,10 @@ class MCC(MomentumContrast):
         trained = ("online", "predictor") if self.predictor else ("online",)
         shared = (*trained, "target") if self.target == "share" else trained
         stage = Joint(rounds=self.rounds, epochs=self.epochs, trained=trained, shared=shared, method=self)
-        return (stage,)
+        if self.unlabelled:
+            return (stage,)
+        second = Instances(rounds=self.rounds, epochs=self.epochs, method=self)
+        return (replace(stage, on_unlabelled=second),)
 
     def compare(self, u: Quartet, temperature: float) -> Tensor:
         """The momentum contrast, or the mean squared distance of unit vectors over both pairs of views."""
@@ -132,6 +136,33 @@ class Joint(Stage):
     def receive(self, net: MomentumPair, task: Task, memory: Memory) -> None:
         """Adopt the global model; the target network follows the option `target` (D10)."""
         receive_pair(net, task, memory, self.method.target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instances(Stage):
+    """L_I alone, on images without a label after each epoch (D16)."""
+
+    method: MCC
+    name: str = "instances"
+    trained: Parts = ("online.encoder", "online.instance_projector")
+    shared: Parts = ("online.encoder", "online.instance_projector")
+
+    def represent(self, net: MomentumPair, a: Tensor, b: Tensor) -> Quartet:
+        """z for both views and both networks, without gradient for the target."""
+        online, target = net.online, net.target
+        targets = without_gradient(lambda: tuple(target.instance(target.encoder(view)) for view in (a, b)))
+        z = [online.instance(online.encoder(view)) for view in (a, b)]
+        if isinstance(net, PredictorPair):
+            z = [net.predictor(each) for each in z]
+        return Quartet(*z, *targets)
+
+    def loss(self, outputs: Quartet) -> Tensor:
+        """The first term of L_MCC."""
+        return self.method.compare(outputs, self.method.instance_temperature)
+
+    def after_step(self, net: MomentumPair, outputs: object) -> None:
+        """Update the target by the moving average."""
+        net.update(self.method.momentum)
 
 
 def receive_pair(net: MomentumPair, task: Task, memory: Memory, target: Target) -> None:

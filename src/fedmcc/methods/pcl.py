@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -14,14 +13,11 @@ from fedmcc.methods import fedmoco
 from fedmcc.methods.about import About
 from fedmcc.methods.base import Stage, require_fraction
 from fedmcc.methods.inputs import ROW, VIEW, Overview, Sights
-from fedmcc.networks.momentum import Branch
-from fedmcc.networks.replay import without_gradient
 from fedmcc.numerics import kmeans
+from fedmcc.numerics.cluster_widths import cluster_widths
 from fedmcc.numerics.state_dicts import State
 
 RESTARTS = 3  # of each k-means
-SMOOTHING = 10  # images that keep small clusters from seeming dense
-PERCENTILES = (0.1, 0.9)  # to which the densities are limited
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ class Prototypical(fedmoco.Representation):
         """After the warm-up: several k-means of the target's projections."""
         if overview.passed < self.method.warm_up or not self.method.weight:
             return
-        z = overview.features(lambda batch: _unit(net.target, batch))
+        z = overview.features(lambda batch: fedmoco.unit_projections(net.target, batch))
         labels = []
         for scale, count in enumerate(self.method.prototypes):
             seed = overview.seed + scale
@@ -88,21 +84,18 @@ class Prototypical(fedmoco.Representation):
             labels.append(torch.from_numpy(model.labels_).long().to(z.device))
             centres = torch.from_numpy(model.cluster_centers_).to(z)
             net.notes[f"centres{scale}"] = F.normalize(centres, dim=1)
-            net.notes[f"widths{scale}"] = widths(z, centres, labels[-1], self.method.temperature)
+            net.notes[f"widths{scale}"] = cluster_widths(z, centres, labels[-1], self.method.temperature)
         net.notes["cluster"] = torch.stack(labels, dim=1)
 
     def represent(  # type: ignore[override]
         self, net: fedmoco.MomentumQueue, a: Tensor, b: Tensor, rows: Tensor
     ) -> Outputs:
         """MoCo's comparisons, and those with the prototypes."""
-        (key,) = without_gradient(lambda: (_unit(net.target, b),))
-        query, tau = _unit(net.online, a), self.method.temperature
-        own, negatives = (query * key).sum(dim=1) / tau, (query @ net.queue.T / tau).logsumexp(dim=1)
-        losses = []
+        (query, compared), losses = self.compare(net, a, b), []
         for scale, cluster in enumerate(net.notes["cluster"][rows].unbind(dim=1)):
             scores = query @ net.notes[f"centres{scale}"].T / net.notes[f"widths{scale}"]
             losses.append(F.cross_entropy(scores, cluster, reduction="none"))
-        return Outputs(own, negatives, key, torch.stack(losses).mean(dim=0))
+        return Outputs(*compared, torch.stack(losses).mean(dim=0))
 
     def loss(self, outputs: Outputs) -> Tensor:  # type: ignore[override]
         """InfoNCE plus the weighted contrast with prototypes."""
@@ -112,23 +105,3 @@ class Prototypical(fedmoco.Representation):
     def after_step(self, net: fedmoco.MomentumQueue, outputs: Outputs) -> None:  # type: ignore[override]
         """Update the key network and the queue, as MoCo does."""
         super().after_step(net, fedmoco.Outputs(*outputs[:3]))
-
-
-def widths(
-    z: Float[Tensor, "n d"], centres: Float[Tensor, "k d"], labels: Int64[Tensor, " n"], temperature: float
-) -> Float[Tensor, " k"]:
-    """Mean distance of each cluster's rows, smaller for larger clusters; limited, with `temperature` as mean.
-
-    A cluster of one row has the largest width.
-    """
-    sizes = labels.bincount(minlength=len(centres)).to(z)
-    distances = torch.zeros_like(sizes).index_add(0, labels, (z - centres[labels]).norm(dim=1))
-    phi = distances / (sizes.clamp_min(1) * (sizes + SMOOTHING).log())
-    phi = torch.where(sizes > 1, phi, phi.max())
-    low, high = (phi.quantile(share) for share in PERCENTILES)
-    phi = phi.clamp(low, high)
-    return temperature * phi / phi.mean().clamp_min(torch.finfo(phi.dtype).tiny)
-
-
-def _unit(branch: Branch, view: Tensor) -> Tensor:
-    return F.normalize(branch.instance(branch.encoder(view)), dim=1)

@@ -1,9 +1,8 @@
 """SCAN: semantic clustering by adopting nearest neighbours (Van Gansbeke et al., ECCV 2020)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -12,13 +11,11 @@ from fedmcc.methods.base import Parts, Stage, require_fraction, require_positive
 from fedmcc.methods.best_head import BestHead
 from fedmcc.methods.centroids import HEAD
 from fedmcc.methods.fedsimclr import FedSimCLR, Representation
-from fedmcc.methods.inputs import PARTNER, PLAIN, VIEW, Overview, Sights
+from fedmcc.methods.inputs import PARTNER, VIEW, Overview, Sights
 from fedmcc.methods.neighbour_agreement import Assigned, NeighbourAgreement
+from fedmcc.methods.self_labelling import SelfLabelling
 from fedmcc.networks.heads import Heads, Norm
 from fedmcc.networks.momentum import Network, set_cluster_projector
-from fedmcc.networks.replay import without_gradient
-
-TRAINED = ("online.encoder", HEAD)
 
 
 @dataclass(frozen=True)
@@ -90,8 +87,8 @@ class Neighbours(NeighbourAgreement, BestHead):
 
     name: str = "neighbours"
     weight: str = f"{HEAD}.linear.weight"
-    trained: Parts = TRAINED
-    shared: Parts = TRAINED
+    trained: Parts = ("online.encoder", HEAD)
+    shared: Parts = ("online.encoder", HEAD)
     sees: Sights = (VIEW, PARTNER)
 
     def points(self, net: Network, overview: Overview) -> Tensor:
@@ -105,35 +102,3 @@ class Neighbours(NeighbourAgreement, BestHead):
         assert isinstance(heads, Heads)
         y, partner = (heads.all(net.online.encoder(each)) for each in (view, neighbour))
         return self.assigned(net, y, partner)
-
-
-class Labelled(NamedTuple):
-    """The soft assignment of the image, without gradient, and of its view."""
-
-    plain: Tensor
-    view: Tensor
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelfLabelling(Stage):
-    """Confident images label their views."""
-
-    confidence: float
-    name: str = "self-labelling"
-    trained: Parts = TRAINED
-    shared: Parts = TRAINED
-    sees: Sights = (PLAIN, VIEW)
-
-    def represent(self, net: Network, plain: Tensor, view: Tensor) -> Labelled:
-        """Assign the image, without gradient, and its view."""
-        (target,) = without_gradient(lambda: (net.online.assign(net.online.encoder(plain)),))
-        return Labelled(target, net.online.assign(net.online.encoder(view)))
-
-    def loss(self, outputs: Labelled) -> Tensor:
-        """Cross-entropy of the confident images, with equal weight of all their clusters; 0 if none is."""
-        best = outputs.plain.max(dim=1)
-        sure = (best.values > self.confidence).to(outputs.view.dtype)
-        sizes = torch.zeros_like(outputs.view[0]).index_add(0, best.indices, sure)
-        weights = sure / sizes.clamp_min(1)[best.indices]
-        losses = -outputs.view.gather(1, best.indices[:, None])[:, 0].clamp_min(1e-8).log()
-        return (weights * losses).sum() / weights.sum().clamp_min(1e-8)

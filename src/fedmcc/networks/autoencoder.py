@@ -29,7 +29,11 @@ class Coded(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Nearest-neighbour enlargement and 3x3 convolutions from a code to the logits of an image's pixels."""
+    """Nearest-neighbour enlargement and 3x3 convolutions from a code to the logits of an image's pixels.
+
+    It mirrors `ConvNet`: the convolution of the largest map has the pixels themselves as its outputs, so that
+    the decoder takes about as long as that encoder.
+    """
 
     def __init__(self, code: int, shape: tuple[int, int, int], width: int, norm: Norm) -> None:
         super().__init__()
@@ -37,8 +41,8 @@ class Decoder(nn.Module):
         self.sides = [side]
         while self.sides[0] > MAX_FIRST_SIDE:
             self.sides.insert(0, self.sides[0] // 2)
-        levels = len(self.sides)
-        widths = [width * min(MAX_WIDTH_FACTOR, 2 ** (levels - 1 - level)) for level in range(levels)]
+        doublings = reversed(range(max(1, len(self.sides) - 1)))  # of the width, for each map but the last
+        widths = [width * min(MAX_WIDTH_FACTOR, 2**count) for count in doublings]
         self.first = nn.Linear(code, widths[0] * self.sides[0] ** 2)
         self.stages = nn.ModuleList(
             nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1), normalisation(norm, outputs), nn.ReLU())
@@ -49,9 +53,9 @@ class Decoder(nn.Module):
     def forward(self, code: Float[Tensor, "n d"]) -> Float[Tensor, "n c h w"]:
         side = self.sides[0]
         maps = F.relu(self.first(code)).view(len(code), -1, side, side)
-        for side, stage in zip(self.sides[1:], self.stages, strict=True):
+        for side, stage in zip(self.sides[1:], self.stages, strict=False):
             maps = stage(F.interpolate(maps, size=(side, side)))
-        logits: Tensor = self.last(maps)
+        logits: Tensor = self.last(F.interpolate(maps, size=2 * self.sides[-1:]))
         return logits
 
 

@@ -69,10 +69,25 @@ def cluster_projector(features: int, hidden: int, clusters: int) -> nn.Sequentia
 
 def normalised_mlp(inputs: int, hidden: int, outputs: int, norm: Norm) -> nn.Sequential:
     """Projector or predictor of the BYOL family, with a normalised hidden layer."""
-    normalise = nn.BatchNorm1d(hidden) if norm == "batch" else nn.GroupNorm(group_count(hidden), hidden)
     return nn.Sequential(
-        nn.Linear(inputs, hidden), normalise, nn.ReLU(inplace=True), nn.Linear(hidden, outputs)
+        nn.Linear(inputs, hidden), _normalise(hidden, norm), nn.ReLU(inplace=True), nn.Linear(hidden, outputs)
     )
+
+
+def normalised_head(features: int, hidden: int, clusters: int, norm: Norm) -> nn.Sequential:
+    """Two layers, each normalised: no cluster can have the largest logit for all images of a batch."""
+    return nn.Sequential(
+        nn.Linear(features, hidden),
+        _normalise(hidden, norm),
+        nn.ReLU(),
+        nn.Linear(hidden, clusters),
+        _normalise(clusters, norm),
+        nn.Softmax(dim=1),
+    )
+
+
+def _normalise(width: int, norm: Norm) -> nn.Module:
+    return nn.BatchNorm1d(width) if norm == "batch" else nn.GroupNorm(group_count(width), width)
 
 
 def normalisation(norm: Norm, channels: int) -> nn.Module:

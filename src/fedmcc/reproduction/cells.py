@@ -15,6 +15,7 @@ from fedmcc.storage.atomic_files import make_folder, write_atomically
 
 PLAN_FILE = "plan.json"
 TSNE_FILE = "tsne.csv"  # in a cell's folder
+TIME_FILE = "time.json"  # in a cell's folder: what the cell took, unless it was copied or resumed
 
 
 @dataclass(frozen=True)

@@ -59,24 +59,20 @@ class Estimator:
         with torch.device("meta"):  # tensors have shapes and no values
             net = bare_network(_complete(config, int(dataset["classes"])), channels)
         per_image = self._count(net, config, channels)
-        samples = [
-            _participating_share(config)
-            * (count_images(config, stage.labelled_only) or 0)
-            * stage.rounds
-            * stage.epochs
-            for stage in stages(config)
-        ]
+        share = _participating_share(config)
+        samples = [share * count * stage.rounds * stage.epochs for stage, count in _passes(config)]
         operations = sum(count * each for count, each in zip(samples, per_image, strict=True))
         parameters = sum(parameter.numel() for parameter in net.parameters())
         return Cost(images, round(sum(samples)), parameters, operations)
 
     def _count(self, net: Network, config: Config, channels: int) -> list[float]:
         """Operations per image of each stage; the number of clusters hardly changes them and is ignored."""
-        kinds = tuple((type(stage), stage.sees) for stage in stages(config))
+        counted = [stage for stage, _ in _passes(config)]
+        kinds = tuple((type(stage), stage.sees) for stage in counted)
         key = (*kinds, config.encoder, config.views.size, channels)
         if key not in self._counted:
             shape = (channels, config.views.size or 0, config.views.size or 0)
-            self._counted[key] = [operations(net, stage, shape) for stage in stages(config)]
+            self._counted[key] = [operations(net, stage, shape) for stage in counted]
         return self._counted[key]
 
 
@@ -90,6 +86,18 @@ def operations(net: Network, stage: Stage, shape: tuple[int, int, int]) -> float
     with FlopCounterMode(display=False) as counter:
         stage.loss(stage.represent(net, *_seen(stage, shape))).backward()  # type: ignore[no-untyped-call]
     return float(counter.get_total_flops()) / COUNTED_BATCH
+
+
+def _passes(config: Config) -> list[tuple[Stage, int]]:
+    """The stages and the images of an epoch of each; a stage for images without a label follows its stage."""
+    every, labelled = (count_images(config, only) or 0 for only in (False, True))
+    passes: list[tuple[Stage, int]] = []
+    for stage in stages(config):
+        second = stage.on_unlabelled
+        passes.append((stage, labelled if stage.labelled_only or second else every))
+        if second is not None:
+            passes.append((second, every - labelled))
+    return passes
 
 
 def _seen(stage: Stage, shape: tuple[int, int, int]) -> list[Tensor]:

@@ -8,7 +8,7 @@ from jinja2 import Environment, StrictUndefined
 
 from fedmcc.reproduction.captions import captions, column_name, row_name
 from fedmcc.reproduction.cells import Cell, Request
-from fedmcc.reproduction.results import Results
+from fedmcc.reproduction.results import Results, seconds_of
 from fedmcc.reproduction.table_spec import Column
 from fedmcc.storage.atomic_files import write_atomically
 
@@ -46,7 +46,7 @@ def write_table(request: Request, cells: Sequence[Cell], results: Results, figur
     keys = {cell.column for cell in cells}
     columns = [column for column in table.columns.values() if column.key in keys]
     not_run = [column for column in table.columns.values() if column.key not in keys and not column.ours]
-    grids = [_grid(results, columns, cells)]
+    grids = [_grid(results, columns, cells), _time_grid(results, columns, cells)]
     if not_run and table.paper:
         grids.append(_quoted_grid(results, not_run))
     page = Page(
@@ -98,6 +98,16 @@ def _grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell]) ->
         texts = [entry.text(score) for entry in entries for score in table.scores]
         rows.append((row_name(row, cells), row.ours and bool(table.paper), texts))
     return Grid("", headings, list(table.scores.values()), rows)
+
+
+def _time_grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell]) -> Grid:
+    """The processor time of a run in each cell."""
+    rows = [
+        (row_name(row, cells), row.ours, [seconds_of(cells, row, column) for column in columns])
+        for row in results.table.rows.values()
+    ]
+    names = [column_name(column, cells) for column in columns]
+    return Grid("Processor time of a run in seconds, mean over seeds", names, ["time"], rows)
 
 
 def _quoted_grid(results: Results, columns: Sequence[Column]) -> Grid:

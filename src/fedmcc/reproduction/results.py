@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedmcc.reproduction.cells import Cell
+from fedmcc.reproduction.cells import TIME_FILE, Cell
 from fedmcc.reproduction.table_spec import Column, Row, Table
 from fedmcc.runs import protocols
 
@@ -83,6 +83,15 @@ def scores_of(cell: Cell, row: Row) -> dict[str, float]:
         return scores
     measured = cell.run.read_json(protocols.FILE)[cell.protocol]
     return {key: value["mean"] for key, value in measured.items()}
+
+
+def seconds_of(cells: Sequence[Cell], row: Row, column: Column) -> str:
+    """Mean processor time of the finished cells of a row and a column, or a dash if none is known."""
+    key = row.same_as or row.key, column.key
+    finished = [cell for cell in cells if (cell.row, cell.column) == key and cell.done]
+    times = [cell.run.read_json(TIME_FILE).get("processor_seconds") for cell in finished]
+    known = [float(seconds) for seconds in times if isinstance(seconds, int | float)]
+    return f"{statistics.fmean(known):,.0f}" if known else "–"
 
 
 def _missing(row: Row, column: Column, cells: Sequence[Cell], has_notes: bool) -> str:

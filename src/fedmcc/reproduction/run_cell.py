@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fedmcc import config
 from fedmcc.reproduction import tsne
-from fedmcc.reproduction.cells import Cell
+from fedmcc.reproduction.cells import TIME_FILE, Cell
 from fedmcc.reproduction.reuse import copy_equal_run
 from fedmcc.runs import build, directory, experiment, protocols
 from fedmcc.runs.experiment import Scored
@@ -30,13 +30,16 @@ class Ended(NamedTuple):
 
 def run_cell(cell: Cell, threads: int) -> Iterator[Progressed]:
     """Run what is left of a cell, with this number of threads unless its configuration sets another."""
-    if not cell.path.exists():
-        copy_equal_run(cell)
+    started, new = time.process_time(), not cell.path.exists()
+    if new:
+        new = not copy_equal_run(cell)
     if not cell.run.finished:
         yield from _train(cell, threads)
     if not cell.evaluated:
         yield Progressed(1.0)
         _evaluate(cell)
+    if new:  # the time of a resumed run is not known
+        cell.run.write_json(TIME_FILE, {"processor_seconds": time.process_time() - started})
 
 
 def _train(cell: Cell, threads: int) -> Iterator[Progressed]:

@@ -151,7 +151,7 @@ def _clients(
     only, cache = config.federation.only, FeatureCache()
     if only is not None and not 0 <= only < len(shards):
         raise InputError(f"federation.only is {only}: give a client from 0 to {len(shards) - 1}.")
-    if len(shards) == 1:  # no copy: the array may be mapped from disk
+    if len(shards) == 1 and len(shards[0]) == len(images):  # no copy: the array may be mapped from disk
         every = np.arange(len(images.images))
         client = make_client(config, 0, images.images, cache, _labelled(images, every))
         return [replace(client, features=features)]

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedmcc.data.partition import Rows
 from fedmcc.errors import InputError, unknown
 from fedmcc.evaluation.clustering import score
 from fedmcc.evaluation.kmeans import Assigned, federated_kmeans, kmeans
 from fedmcc.evaluation.knn import WeightedKNN
 from fedmcc.evaluation.label_free import score_without_labels
 from fedmcc.evaluation.linear import Backbone, ClassifierTraining
-from fedmcc.evaluation.semi_supervised import SemiSupervised
+from fedmcc.evaluation.semi_supervised import LABEL_SHARES, SemiSupervised
 from fedmcc.evaluation.splits import EncodedImages, LabelledImages, hold_out_fifth, labelled
 from fedmcc.networks.frozen import FrozenEncoder
 from fedmcc.networks.inference import device_of
@@ -85,6 +86,18 @@ class Subject:
             return hold_out_fifth(self.held)
         train_set, test_set = (labelled(self._encode(split), split) for split in splits)
         return train_set, test_set
+
+    @cached_property
+    def withheld(self) -> Rows:
+        """The images whose labels `semi` uses, if no client has them."""
+        config, least = self.trained.config, max(LABEL_SHARES.values())
+        share, splits = config.partition.withheld, config.data.splits
+        if share < least:
+            raise InputError(f"partition.withheld is {share}: the protocol semi needs {least} or more, or 0.")
+        if splits is not None and self._own_split != splits[0]:
+            raise InputError(f"With partition.withheld, the protocol semi needs data.split = {splits[0]}.")
+        shards = share_out(config, self.held.images)
+        return np.setdiff1d(np.arange(len(self.held.images)), np.concatenate(shards))
 
     @property
     def _own_split(self) -> str | None:
@@ -158,6 +171,9 @@ def by_few_labels(subject: Subject, seed: int) -> Measured:
         raise InputError("The encoder is frozen and cannot be trained: use the protocol linear, not semi.")
     train_set, test_set = subject.train_and_test_set
     semi = SemiSupervised(subject.trained.net.online.encoder, subject.trained.config.views.plain)
+    if withheld := subject.trained.config.partition.withheld:
+        semi = replace(semi, available=withheld)
+        train_set = replace(train_set, rows=np.intersect1d(train_set.rows, subject.withheld))
     return Measured(semi.accuracies(train_set, test_set, seed), test_set.split, len(test_set.rows))
 
 
