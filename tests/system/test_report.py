@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 from typer.testing import CliRunner
 
 from fedmcc import config
@@ -22,23 +21,8 @@ Command = Callable[..., Result]
 Opened = Callable[..., Page]
 
 FEDERATED = ["partition.name=dirichlet", "partition.clients=3", "method.rounds=2", "data.limit=120"]
-# Chromium must not connect to its vendor, and containers have no sandbox for it.
-ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
-ARGUMENTS += ("--disable-background-networking", "--disable-component-update")
 ALL_CHARTS_DRAWN = "[...document.querySelectorAll('.chart')].every(chart => chart.querySelector('.main-svg'))"
 TIMEOUT = 240_000  # milliseconds: a busy machine is slow to read 5 MB of script
-NO_CHROMIUM = "Chromium is not on PATH: install it, with `apt-get install chromium` on Debian."
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium")
-    if program is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(NO_CHROMIUM)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS, timeout=TIMEOUT)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -30,10 +30,14 @@ def serve(
     serve(opened, host, port, _announce)
 
 
-def _announce(address: str, token: str) -> None:
+def _announce(address: str, token: str, loopback: bool) -> None:
     """Print the address and the token, which is shown only here."""
+    from fedmcc.terminal import output
+
     typer.echo(f"Open {address}#token={token}")
-    typer.echo(
-        f"Without the token, {address} cannot change clusters; from other machines it is always needed."
-    )
-    typer.echo("Stop with Ctrl+C.")
+    use = "change clusters" if loopback else "do anything"
+    output.say(f"The part after # is the token: without it nobody can {use}. Stop with Ctrl+C.")
+    if not loopback:
+        output.warn(
+            "Other machines can connect, and nothing is encrypted: put a proxy with TLS in front, or tunnel."
+        )

@@ -14,12 +14,16 @@ from fedmcc.serving.security import Access, is_loopback, new_token
 from fedmcc.serving.service import Service
 
 
-def serve(run: Run, host: str, port: int, announce: Callable[[str, str], None]) -> None:
-    """Serve a run until the process is interrupted; `announce` gets the address and the token."""
+def serve(run: Run, host: str, port: int, announce: Callable[[str, str, bool], None]) -> None:
+    """Serve a run until the process is interrupted.
+
+    `announce` gets the address, the token and whether only this machine can connect.
+    """
     limits, token = Limits(), new_token()
     listening = _bind(host, port)
     with listening:
-        app = create_app(Service(run, limits), Access(is_loopback(host), token))
+        access = Access(is_loopback(host), token)
+        app = create_app(Service(run, limits), access)
         settings = uvicorn.Config(
             app,
             log_level="warning",
@@ -31,7 +35,7 @@ def serve(run: Run, host: str, port: int, announce: Callable[[str, str], None]) 
         )
         warnings.simplefilter("ignore")  # Pillow warns about unusual files; failures are answered
         shown = f"[{host}]" if ":" in host else host
-        announce(f"http://{shown}:{listening.getsockname()[1]}/", token)
+        announce(f"http://{shown}:{listening.getsockname()[1]}/", token, access.loopback)
         uvicorn.Server(settings).run(sockets=[listening])
 
 
