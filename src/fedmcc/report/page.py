@@ -25,7 +25,7 @@ MAX_CLIENT_ROWS = 200  # the first ones are shown
 MAX_HEIGHT_BESIDE = 440  # pixels: a taller table is placed below the chart of cluster sizes
 HEIGHT_ABOVE = 300  # pixels of that chart if the table is below it
 
-ASSETS = ("theme.css", "style.css", "page.js", "map.js")
+ASSETS = ("theme.css", "style.css", "page.js", "map.js", "similar.js")
 
 Context = dict[str, Any]
 
