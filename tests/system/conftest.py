@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 from PIL import Image
+from playwright.sync_api import Browser, sync_playwright
 from typer.testing import CliRunner
 
 from fedmcc import config
@@ -46,6 +47,21 @@ batch_size = 64
 """
 
 Command = Callable[..., Result]
+# Chromium must not connect to its vendor, and containers have no sandbox for it.
+CHROMIUM = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
+CHROMIUM += ("--disable-background-networking", "--disable-component-update")
+NO_CHROMIUM = "Chromium is not on PATH: install it, with `apt-get install chromium` on Debian."
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    program = shutil.which("chromium")
+    if program is None:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(NO_CHROMIUM)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=CHROMIUM, timeout=240_000)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session")

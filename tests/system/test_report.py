@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 from typer.testing import CliRunner
 
 from fedmcc import config
@@ -22,23 +21,8 @@ Command = Callable[..., Result]
 Opened = Callable[..., Page]
 
 FEDERATED = ["partition.name=dirichlet", "partition.clients=3", "method.rounds=2", "data.limit=120"]
-# Chromium must not connect to its vendor, and containers have no sandbox for it.
-ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
-ARGUMENTS += ("--disable-background-networking", "--disable-component-update")
 ALL_CHARTS_DRAWN = "[...document.querySelectorAll('.chart')].every(chart => chart.querySelector('.main-svg'))"
 TIMEOUT = 240_000  # milliseconds: a busy machine is slow to read 5 MB of script
-NO_CHROMIUM = "Chromium is not on PATH: install it, with `apt-get install chromium` on Debian."
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium")
-    if program is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(NO_CHROMIUM)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS, timeout=TIMEOUT)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +39,22 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> Path:
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     score = {"mean": 0.5, "std": 0.125, "values": [0.375, 0.625], "split": "all", "images": 120}
     (run / "evaluation.json").write_text(json.dumps({"linear": {"acc": score}}))
+    judge(run / "assignments.csv")
+    (run / "duplicates.csv").write_text("image,duplicate_of\n4,3\n5,3\n")
     return folder
+
+
+def judge(table: Path) -> None:
+    """Add a second choice and a distance to each image; the seventh is an outlier."""
+    with table.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    for line in lines:
+        kind = "outlier" if line["image"] == "7" else "typical"
+        line |= {"second": str((int(line["cluster"]) + 1) % 10), "distance": "0.5", "kind": kind}
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, lines[0])
+        writer.writeheader()
+        writer.writerows(lines)
 
 
 @pytest.fixture(scope="session")
@@ -134,7 +133,7 @@ def test_the_map_shows_the_image_under_the_mouse(desktop: Page) -> None:
     card = hovered(desktop)
     assert {"cluster", "label", "client", "confidence"} <= set(card.inner_text().split("\n"))
     shown = card.locator(".picture").evaluate("node => getComputedStyle(node).backgroundImage")
-    assert shown.startswith('url("data:image/webp')
+    assert shown.startswith('url("blob:')
     desktop.mouse.move(2, 2)
     card.wait_for(state="hidden")
 
@@ -161,6 +160,39 @@ def test_gallery_and_views_show_images(desktop: Page) -> None:
     clusters = desktop.locator("#gallery .cluster").count()
     assert loaded_pictures(desktop, "#gallery") >= 2 * clusters >= 2
     assert loaded_pictures(desktop, "#views") == 5 * 8
+
+
+def test_a_click_on_an_image_shows_similar_ones_and_so_on(desktop: Page) -> None:
+    first = desktop.locator("#gallery img").first
+    expected = len((first.get_attribute("data-similar") or "").split())
+    first.click()
+    similar = desktop.locator("#similar-images .sprite")
+    expect(similar).to_have_count(expected, timeout=TIMEOUT)
+    title = similar.nth(2).get_attribute("title") or ""
+    similar.nth(2).click()
+    shown = desktop.locator("#example-facts dd").last
+    expect(shown).to_have_text(title.split("image ")[1], timeout=TIMEOUT)
+    desktop.locator("#similar-close").click()
+    desktop.locator("#similar").wait_for(state="hidden")
+
+
+def test_every_image_of_a_cluster_can_be_shown(desktop: Page, trained: Path) -> None:
+    with (trained / "seed-2" / "assignments.csv").open() as file:
+        rows = [(line["cluster"], line["image"]) for line in csv.DictReader(file)]
+    place = desktop.locator(".browse .sprites").first
+    cluster = place.get_attribute("data-cluster")
+    desktop.locator(".browse summary").first.click()
+    titles = place.locator(".sprite").evaluate_all(
+        "nodes => nodes.map(node => node.title.split('image ')[1])"
+    )
+    assert sorted(titles) == sorted(image for number, image in rows if number == cluster)
+
+
+def test_outliers_second_choices_and_duplicates_are_shown(desktop: Page) -> None:
+    assert loaded_pictures(desktop, "#doubtful") >= 1
+    assert "or " in desktop.locator("#doubtful figcaption").first.inner_text()
+    assert "image 7" in (desktop.locator("#outliers img").first.get_attribute("title") or "")
+    assert desktop.locator("#duplicates .group img").count() == 3
 
 
 def test_dark_mode_follows_the_system_and_the_button(desktop: Page, dark: Page) -> None:

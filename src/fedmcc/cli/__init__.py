@@ -6,6 +6,8 @@ from fedmcc.cli import report as report  # isort: skip
 from fedmcc.cli import edit as edit  # isort: skip
 from fedmcc.cli import evaluate as evaluate  # isort: skip
 from fedmcc.cli import inspect as inspect  # isort: skip
+from fedmcc.cli import export as export  # isort: skip
+from fedmcc.cli import serve as serve  # isort: skip
 from fedmcc.cli import encoders as encoders  # isort: skip
 from fedmcc.cli import reproduce as reproduce  # isort: skip
 from fedmcc.cli import federation as federation  # isort: skip

@@ -23,12 +23,10 @@ def name(
 
     Example: fedmcc name runs/PICTURES-001 3 "cracked tiles"
     """
-    from fedmcc.runs import clusters, directory
+    from fedmcc.runs import corrections, directory
 
     opened = directory.load_run(run)
-    edits = clusters.load_edits(opened)
-    clusters.require_cluster(opened, cluster, edits, _count(opened))
-    clusters.save_edits(opened, edits.with_name(cluster, name))
+    corrections.name_cluster(opened, cluster, name)
     _apply(opened)
 
 
@@ -43,43 +41,20 @@ def merge(
 
     Example: fedmcc merge runs/PICTURES-001 3 7
     """
-    from fedmcc.errors import InputError
-    from fedmcc.runs import clusters, directory
+    from fedmcc.runs import corrections, directory
 
     opened = directory.load_run(run)
-    edits, count = clusters.load_edits(opened), _count(opened)
-    for number in (cluster, *others):
-        clusters.require_cluster(opened, number, edits, count)
-    if len({cluster, *others}) < 1 + len(others):
-        raise InputError("A cluster is given twice: give each number once.")
-    if count - len(edits.merged) - len(others) < 2:
-        raise InputError("A run needs 2 clusters or more: merge fewer of them.")
-    clusters.save_edits(opened, edits.with_merged(cluster, others))
+    corrections.merge_clusters(opened, cluster, others)
     _apply(opened)
-
-
-def _count(run: "Run") -> int:
-    """The number of clusters of a complete run."""
-    from fedmcc.errors import InputError
-
-    scores = run.read_json("scores.json")
-    if not isinstance(scores.get("clusters"), int):
-        raise InputError(f"{run.path} is not complete: finish it with `fedmcc resume`.")
-    return int(scores["clusters"])
 
 
 def _apply(run: "Run") -> None:
     """Write the tables and the report of a run again, if its images are on this machine."""
-    from fedmcc.errors import InputError
-    from fedmcc.report.build import FILE, write_report
-    from fedmcc.runs import clusters
+    from fedmcc.report.refresh import refresh
     from fedmcc.terminal import output
 
-    try:
-        clusters.rewrite(run)
-    except InputError as error:
-        output.warn(f"Predictions use it; assignments.csv and the report stay as they were. {error}")
-        return
-    output.say(f"Wrote {run.assignments_file}.")
-    if (run.path / FILE).exists():
-        output.say(f"Wrote {write_report([run.path])}.")
+    refreshed = refresh(run)
+    if refreshed.warning:
+        output.warn(refreshed.warning)
+    for path in refreshed.written:
+        output.say(f"Wrote {path}.")

@@ -20,17 +20,19 @@ GREY_MODES = ("1", "L", "LA", "La")
 HIGH_DEPTH_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")  # more than 8 bits per pixel
 
 
-def decode(path: Path, shape: HeightWidth, channels: int) -> DecodedImage:
+def decode(path: Path, shape: HeightWidth, channels: int, max_pixels: int = MAX_IMAGE_PIXELS) -> DecodedImage:
     """Decode an image, rotate it upright, scale it to cover the given shape and crop the centre."""
-    with open_image(path, MAX_IMAGE_PIXELS) as image:
-        return decode_image(image, shape, channels)
+    with open_image(path, max_pixels) as image:
+        return decode_image(image, shape, channels, max_pixels)
 
 
-def decode_image(image: "Image", shape: HeightWidth, channels: int) -> DecodedImage:
+def decode_image(
+    image: "Image", shape: HeightWidth, channels: int, max_pixels: int = MAX_IMAGE_PIXELS
+) -> DecodedImage:
     """Rotate an open image upright, scale it to cover the given shape and crop the centre."""
     from PIL import Image, ImageOps
 
-    _refuse_huge(image)
+    _refuse_huge(image, max_pixels)
     # For JPEG files only: large photographs are decoded at a reduced size.
     image.draft(None, (2 * max(shape), 2 * max(shape)))
     upright = ImageOps.exif_transpose(image)
@@ -67,10 +69,10 @@ def reason(error: Exception, path: Path) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
-def _refuse_huge(image: "Image") -> None:
+def _refuse_huge(image: "Image", max_pixels: int) -> None:
     from PIL import Image
 
-    if image.width * image.height > MAX_IMAGE_PIXELS:
+    if image.width * image.height > max_pixels:
         raise Image.DecompressionBombError
 
 

@@ -1,7 +1,7 @@
-"""Features as points of a plane, by t-SNE, and the sample of images to draw."""
+"""Features as points of a plane, by t-SNE, the sample of images to draw, and similar images in it."""
 
 import numpy as np
-from jaxtyping import Float32, Int, Int64
+from jaxtyping import Float32, Int, Int32, Int64
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 
@@ -14,6 +14,7 @@ PERPLEXITY = 30.0
 ANGLE = 0.7  # of the Barnes-Hut approximation: a third faster than 0.5, and the same picture
 MIN_TSNE_IMAGES = 4  # with fewer the perplexity would be below 1
 MIN_RANGE = 1e-6  # of a feature; below it all images are the same
+BLOCK = 1024  # rows that are compared with the sample at a time
 
 Rows = Float32[np.ndarray, "n d"]
 
@@ -54,3 +55,22 @@ def typicality(features: Rows, assigned: Int[np.ndarray, " n"]) -> Float32[np.nd
         own = assigned == cluster
         cosines[own] = rows[own] @ kmeans.unit_rows(rows[own].mean(axis=0, keepdims=True))[0]
     return cosines
+
+
+def nearest_in_sample(
+    features: Rows, sample: Int64[np.ndarray, " m"], count: int
+) -> Int32[np.ndarray, "n neighbours"]:
+    """For each row the most similar other rows of the sample by cosine, as positions in the sample."""
+    rows = kmeans.unit_rows(features)
+    sampled, count = rows[sample], min(count, len(sample) - 1)
+    place = np.full(len(rows), -1)
+    place[sample] = np.arange(len(sample))
+    found = np.zeros((len(rows), count), dtype=np.int32)
+    for start in range(0, len(rows), BLOCK):
+        cosines = rows[start : start + BLOCK] @ sampled.T
+        own = place[start : start + BLOCK]
+        cosines[own >= 0, own[own >= 0]] = -np.inf
+        top = np.argpartition(-cosines, count - 1, axis=1)[:, :count] if count else found[:0]
+        order = np.argsort(-np.take_along_axis(cosines, top, axis=1), axis=1, kind="stable")
+        found[start : start + BLOCK] = np.take_along_axis(top, order, axis=1)
+    return found

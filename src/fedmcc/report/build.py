@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from fedmcc.errors import InputError
 from fedmcc.report.clusters import describe
 from fedmcc.report.comparison import compare
-from fedmcc.report.gallery import build_cards
+from fedmcc.report.gallery import Album, build_cards
 from fedmcc.report.map_cache import ImageMap, load_map
 from fedmcc.report.map_draw import draw_map
+from fedmcc.report.oddities import find_oddities
 from fedmcc.report.page import ImageContent, render
 from fedmcc.report.run_facts import Assignments, Facts, read_run
 from fedmcc.report.thumbnails import sprite_sheet, thumbnail
@@ -89,10 +90,13 @@ def _with_images(facts: Facts, loaded: "RunImages", images: bool) -> ImageConten
         return ImageContent(assignments, clusters, drawn)
     drawn["sheet"] = sprite_sheet(loaded.images.images, image_map.rows)._asdict()
     drawn["names"] = [assignments.names[row] for row in image_map.rows]
+    drawn["similar"] = [image_map.similar(row) for row in image_map.rows]
+    album = Album(loaded.images, assignments, image_map, {cluster.number: cluster for cluster in clusters})
     return ImageContent(
         assignments,
         clusters,
         drawn,
         cards=build_cards(loaded.images, assignments, image_map, clusters),
+        oddities=find_oddities(album, facts.duplicates),
         views=[[thumbnail(tile) for tile in row] for row in loaded.views],
     )

@@ -1,6 +1,6 @@
-"""Chooses the images that represent a cluster: the most typical and the least certain ones."""
+"""Images with captions, and those that represent a cluster: the most typical and the least certain ones."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ class GalleryImage:
     url: str
     caption: str
     mismatched: bool  # its label differs from the class that its cluster is matched with
+    similar: str = ""  # the most similar images, as places on the sprite sheet
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,32 @@ class Card:
     uncertain: list[GalleryImage]
 
 
+@dataclass(frozen=True, eq=False)
+class Album:
+    """What the caption of an image is made of."""
+
+    images: ImageSet
+    assignments: Assignments
+    image_map: ImageMap
+    clusters: Mapping[int, Cluster]  # by number
+
+    def image(self, row: int, *more: str) -> GalleryImage:
+        """An image with its caption, to which facts may be added."""
+        assignments, cluster = self.assignments, self.clusters[int(self.assignments.clusters[row])]
+        caption, mismatched = [f"cluster {cluster.number}"], False
+        if assignments.labels is not None and assignments.labels[row] >= 0:
+            label = assignments.classes[assignments.labels[row]]
+            caption.append(f"label {label}")
+            mismatched = cluster.matched is not None and label != cluster.matched
+        if assignments.confidence is not None:
+            caption.append(f"confidence {assignments.confidence[row]:.2f}")
+        if assignments.second is not None:
+            caption.append(f"second choice {assignments.second[row]}")
+        caption += [*more, f"image {assignments.names[row]}"]
+        url, similar = thumbnail(np.asarray(self.images.images[row])), self.image_map.similar(row)
+        return GalleryImage(url, ", ".join(caption), mismatched, " ".join(map(str, similar)))
+
+
 def build_cards(
     images: ImageSet, assignments: Assignments, image_map: ImageMap, clusters: Sequence[Cluster]
 ) -> list[Card]:
@@ -44,14 +71,13 @@ def build_cards(
     max_cards = MAX_IMAGES // (2 * MIN_PER_STRIP)
     largest = set(sorted(filled, key=lambda cluster: -cluster.size)[:max_cards])
     count = min(MAX_PER_STRIP, max(MIN_PER_STRIP, MAX_IMAGES // (2 * max(len(filled), 1))))
+    album = Album(images, assignments, image_map, {cluster.number: cluster for cluster in clusters})
     typicality = image_map.typicality
     confidence = typicality if assignments.confidence is None else assignments.confidence
     cards = []
     for cluster in (cluster for cluster in filled if cluster in largest):
         strips = _choose(assignments.clusters == cluster.number, typicality, confidence, count)
-        typical, uncertain = (
-            [_gallery_image(images, assignments, cluster, int(row)) for row in rows] for rows in strips
-        )
+        typical, uncertain = ([album.image(int(row)) for row in rows] for rows in strips)
         cards.append(Card(cluster, typical, uncertain))
     return cards
 
@@ -65,15 +91,3 @@ def _choose(
     typical = rows[np.argsort(-typicality[rows], kind="stable")[:count]]
     others = np.setdiff1d(rows, typical)
     return typical, others[np.argsort(confidence[others], kind="stable")[:count]]
-
-
-def _gallery_image(images: ImageSet, assignments: Assignments, cluster: Cluster, row: int) -> GalleryImage:
-    caption, mismatched = [f"cluster {cluster.number}"], False
-    if assignments.labels is not None and assignments.labels[row] >= 0:
-        label = assignments.classes[assignments.labels[row]]
-        caption.append(f"label {label}")
-        mismatched = cluster.matched is not None and label != cluster.matched
-    if assignments.confidence is not None:
-        caption.append(f"confidence {assignments.confidence[row]:.2f}")
-    caption.append(f"image {assignments.names[row]}")
-    return GalleryImage(thumbnail(np.asarray(images.images[row])), ", ".join(caption), mismatched)

@@ -4,11 +4,11 @@ import hashlib
 import io
 import zipfile
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import cast
 
 import numpy as np
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32, Int32, Int64
 
 from fedmcc.runs.directory import Run
 from fedmcc.storage.atomic_files import write_atomically
@@ -18,11 +18,19 @@ FILE = "cache/landscape.npz"
 
 @dataclass(frozen=True, eq=False)
 class ImageMap:
-    """Points of a sample of the images (`rows`), and how typical of its cluster every image is."""
+    """Points of a sample of the images (`rows`), and how typical of its cluster every image is.
+
+    `neighbours` are, for every image, the most similar other images of the sample, as positions in `rows`.
+    """
 
     rows: Int64[np.ndarray, " m"]
     points: Float32[np.ndarray, "m 2"]
     typicality: Float32[np.ndarray, " n"]
+    neighbours: Int32[np.ndarray, "_ k"] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int32))
+
+    def similar(self, row: int) -> list[int]:
+        """Positions in the sample of the images that are most similar to an image."""
+        return self.neighbours[row].tolist() if row < len(self.neighbours) else []
 
 
 def load_map(run: Run) -> ImageMap | None:
@@ -34,7 +42,7 @@ def load_map(run: Run) -> ImageMap | None:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             if str(arrays["key"]) != _key(run):
                 return None
-            return ImageMap(arrays["rows"], arrays["points"], arrays["typicality"])
+            return ImageMap(arrays["rows"], arrays["points"], arrays["typicality"], arrays["neighbours"])
     except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile):
         return None
 

@@ -14,7 +14,13 @@ from fedmcc.errors import InputError
 from fedmcc.evaluation.assignments import names_and_labels
 from fedmcc.evaluation.features import Extracted
 from fedmcc.evaluation.scorer import Scorer
-from fedmcc.evaluation.tsne import MAX_TSNE_IMAGES, embed, stratified_sample, typicality
+from fedmcc.evaluation.tsne import (
+    MAX_TSNE_IMAGES,
+    embed,
+    nearest_in_sample,
+    stratified_sample,
+    typicality,
+)
 from fedmcc.numerics.randomness import generator
 from fedmcc.report.map_cache import ImageMap, save_map
 from fedmcc.report.run_facts import Assignments, Facts
@@ -23,6 +29,7 @@ from fedmcc.runs.directory import Run
 
 IMAGES_AT_SITES = "The images of the run are at its sites and cannot be read here."
 VIEWED_IMAGES, VIEWS_PER_IMAGE = 5, 7  # of the section that shows views
+NEIGHBOURS = 12  # of each image, for the search by example
 
 Tiles = UInt8[np.ndarray, "rows columns c h w"]  # each row: an image, then views of it
 
@@ -48,7 +55,7 @@ def load_images(
     trained = _trained(facts, experiment)
     images = trained.scorer.images
     if facts.assignments is not None:
-        _check_same_images(facts.assignments, images)
+        check_same_images(facts.assignments, images)
     assignments = facts.assignments
     if image_map is None or assignments is None:
         extracted = _extract(trained, facts)
@@ -79,7 +86,7 @@ def _checkpoint(run: Run) -> Path:
     return run.resume_folder / name
 
 
-def _check_same_images(assignments: Assignments, images: ImageSet) -> None:
+def check_same_images(assignments: Assignments, images: ImageSet) -> None:
     """Refuse images whose number, names or labels are not those that the run assigned."""
     count, remedy = len(images), "restore the images that it was trained on."
     if len(assignments) != count:
@@ -135,7 +142,8 @@ def _compute_map(extracted: Extracted, assignments: Assignments, seed: int) -> I
     strata = assignments.clusters if assignments.labels is None else assignments.labels
     rows = stratified_sample(strata, MAX_TSNE_IMAGES, seed)
     points = embed(extracted.features[rows], seed)
-    return ImageMap(rows, points, typicality(extracted.features, assignments.clusters))
+    typical = typicality(extracted.features, assignments.clusters)
+    return ImageMap(rows, points, typical, nearest_in_sample(extracted.features, rows, NEIGHBOURS))
 
 
 def _views(trained: Trained, experiment: Experiment | None) -> Tiles:

@@ -18,7 +18,7 @@ Mode = dict[str, Any]  # names and colours of the groups, and the group of every
 def draw_map(
     facts: Facts, assignments: Assignments, clusters: Sequence[Cluster], image_map: ImageMap
 ) -> dict[str, Any]:
-    """The points with their cluster, label and client; `sheet` and `names` are set if images are shown."""
+    """The points with their cluster, label and client; `sheet`, `names` and `similar` come with images."""
     rows, points, confidence = image_map.rows, image_map.points, assignments.confidence
     return {
         "x": [round(float(x), 2) for x in points[:, 0]],
@@ -28,6 +28,8 @@ def draw_map(
         "total": len(assignments),
         "sheet": None,
         "names": None,
+        "similar": [],
+        "order": np.argsort(-image_map.typicality[rows], kind="stable").tolist(),
     }
 
 

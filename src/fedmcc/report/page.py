@@ -15,6 +15,7 @@ from fedmcc.report import charts, formatting, heatmaps
 from fedmcc.report.charts import Chart
 from fedmcc.report.clusters import Cluster
 from fedmcc.report.gallery import Card
+from fedmcc.report.oddities import Oddities
 from fedmcc.report.run_facts import Assignments, Facts, protocol_scores
 from fedmcc.report.score_tiles import score_tiles
 from fedmcc.runs.directory import Row
@@ -23,6 +24,8 @@ MAX_REFUSAL_ROWS = 200  # the last ones are shown
 MAX_CLIENT_ROWS = 200  # the first ones are shown
 MAX_HEIGHT_BESIDE = 440  # pixels: a taller table is placed below the chart of cluster sizes
 HEIGHT_ABOVE = 300  # pixels of that chart if the table is below it
+
+ASSETS = ("theme.css", "style.css", "page.js", "map.js", "similar.js")
 
 Context = dict[str, Any]
 
@@ -35,6 +38,7 @@ class ImageContent:
     clusters: Sequence[Cluster] = ()
     map: Context | None = None
     cards: list[Card] = field(default_factory=list)
+    oddities: Oddities = field(default_factory=Oddities)
     views: list[list[str]] = field(default_factory=list)  # each row: an image, then views of it
     warning: str | None = None
 
@@ -56,7 +60,7 @@ def _render_template(template: str, context: Context) -> str:
     )
     environment.filters |= {"duration": formatting.duration, "size": formatting.size}
     environment.globals["plural"] = formatting.plural
-    assets = {name.replace(".", "_"): _asset(name) for name in ("style.css", "page.js", "map.js")}
+    assets = {name.replace(".", "_"): _asset(name) for name in ASSETS}
     return environment.get_template(template).render(context, plotly=get_plotlyjs(), **assets)
 
 
@@ -105,6 +109,7 @@ def _sections(facts: Facts, content: ImageContent) -> Context:
         "refusal_count": len(refusals),
         "map": content.map,
         "cards": content.cards,
+        "oddities": content.oddities,
         "has_confidence": assignments is not None and assignments.confidence is not None,
         "views": content.views,
     }

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Int64
+from jaxtyping import Bool, Float32, Int64
 
 from fedmcc.errors import InputError
+from fedmcc.evaluation.assignments import JUDGED_COLUMNS, OUTLIER
 from fedmcc.report.schema import Table, is_config, is_evaluation, is_scores
 from fedmcc.runs.directory import Row, Run, load_run
 
@@ -20,13 +21,16 @@ REQUIRED_KEYS = {"stage": str, "round": int, "seconds": float | int}  # of a row
 
 @dataclass(frozen=True, eq=False)
 class Assignments:
-    """Cluster, confidence, label and name of every scored image."""
+    """Cluster, confidence, label and name of every scored image; the rest is None unless the table has it."""
 
     clusters: Int64[np.ndarray, " n"]
     confidence: Float32[np.ndarray, " n"] | None
     labels: Int64[np.ndarray, " n"] | None  # indices of `classes`; -1: the image has no label
     classes: tuple[str, ...]
     names: Sequence[str]
+    second: Int64[np.ndarray, " n"] | None = None  # the second choice of each image
+    distance: Float32[np.ndarray, " n"] | None = None  # to the centre of its cluster
+    outlier: Bool[np.ndarray, " n"] | None = None
 
     def __len__(self) -> int:
         return len(self.clusters)
@@ -92,6 +96,21 @@ class Facts:
         if not isinstance(names, dict) or not all(key.isdecimal() for key in names):
             raise InputError(f"{self.run.path / 'clusters.json'} is damaged: restore it, or remove it.")
         return {int(key): str(name) for key, name in names.items()}
+
+    @property
+    def duplicates(self) -> list[list[str]]:
+        """Names of images that look the same, in groups; empty if none were found or searched."""
+        path = self.run.path / "duplicates.csv"
+        groups: dict[str, list[str]] = {}
+        try:
+            with path.open(newline="") as file:
+                for line in csv.DictReader(file):
+                    groups.setdefault(line["duplicate_of"], [line["duplicate_of"]]).append(line["image"])
+        except FileNotFoundError:
+            return []
+        except (KeyError, ValueError, csv.Error):
+            raise InputError(f"{path} is damaged: restore it from a copy, or remove it.") from None
+        return list(groups.values())
 
     @property
     def seconds(self) -> float:
@@ -188,9 +207,21 @@ def _assignments(path: Path) -> Assignments:
             labels=np.array([indices[label] for label in labels], dtype=np.int64) if classes else None,
             classes=classes,
             names=[line["image"] for line in lines],
+            **_judgement(lines),
         )
     except (KeyError, ValueError, TypeError, csv.Error):
         raise InputError(f"{path} is damaged: restore it from a copy.") from None
+
+
+def _judgement(lines: Sequence[dict[str, str]]) -> dict[str, np.ndarray]:
+    """The columns that only some tables have."""
+    if not lines or any(name not in lines[0] for name in JUDGED_COLUMNS):
+        return {}
+    return {
+        "second": np.array([int(line["second"]) for line in lines], dtype=np.int64),
+        "distance": np.array([float(line["distance"]) for line in lines], dtype=np.float32),
+        "outlier": np.array([line["kind"] == OUTLIER for line in lines]),
+    }
 
 
 def _natural(name: str) -> tuple[int, str]:

@@ -54,8 +54,10 @@ function layout() {
   };
 }
 
+let cardIndex = null; // the point whose card is shown
 function showCard(event) {
   const index = event.points[0].customdata;
+  cardIndex = index;
   card.replaceChildren(...(points.sheet ? [imageElement(index)] : []), factList(index));
   card.hidden = false;
   const { clientX, clientY } = event.event.touches?.[0] || event.event;
@@ -65,14 +67,21 @@ function showCard(event) {
   card.style.top = `${Math.max(8, Math.min(clientY - height / 2, innerHeight - height - 8))}px`;
 }
 
+/** The address of the sprite sheet: a blob, because thousands of copies of a data URL would fill memory. */
+const sheetAddress = (() => {
+  if (!points.sheet) return "";
+  const bytes = Uint8Array.from(atob(points.sheet.url.split(",")[1]), (letter) => letter.charCodeAt(0));
+  return URL.createObjectURL(new Blob([bytes], { type: "image/webp" }));
+})();
+
 /** The image of a point: a window onto the sprite sheet. */
 function imageElement(index) {
-  const { url, width, height, columns, rows } = points.sheet;
+  const { width, height, columns, rows } = points.sheet;
   const node = document.createElement("div");
   const [column, row] = [index % columns, Math.floor(index / columns)];
   node.className = "picture";
   node.style.setProperty("--shape", `${width} / ${height}`);
-  node.style.backgroundImage = `url(${url})`;
+  node.style.backgroundImage = `url(${sheetAddress})`;
   node.style.backgroundSize = `${columns * 100}% ${rows * 100}%`;
   const percent = (place, count) => (count > 1 ? (100 * place) / (count - 1) : 0);
   node.style.backgroundPosition = `${percent(column, columns)}% ${percent(row, rows)}%`;
@@ -93,12 +102,19 @@ function factList(index) {
   return list;
 }
 
-function hideCard() { card.hidden = true; }
+function hideCard() { card.hidden = true; cardIndex = null; }
+
+/** A click shows similar images; on a touch screen the first tap shows the card, the second one those. */
+function choosePoint(event) {
+  const index = event.points[0].customdata;
+  if (!points.sheet || (touch && cardIndex !== index)) showCard(event);
+  else { hideCard(); showSimilar(index); }
+}
 
 figures.set(imageMap, () => ({ data: traces(), layout: layout(), settings: { doubleClick: "reset" } }));
 draw(imageMap).then(() => {
   imageMap.on("plotly_hover", showCard);
-  imageMap.on("plotly_click", showCard);
+  imageMap.on("plotly_click", choosePoint);
   imageMap.on("plotly_unhover", hideCard);
 });
 addEventListener("scroll", hideCard, { passive: true });

@@ -72,7 +72,7 @@ let closed = [];
 addEventListener("beforeprint", () => {
   themeBefore = root.dataset.theme || "";
   root.dataset.theme = "light";
-  closed = [...document.querySelectorAll("details:not([open])")];
+  closed = [...document.querySelectorAll("details:not([open], .browse)")];
   for (const details of closed) details.open = true;
   for (const element of figures.keys()) {
     const height = element.id === "image-map" ? 556 : element.offsetHeight;

@@ -1,0 +1,108 @@
+"""A service of a tiny run, asked inside this process."""
+
+import asyncio
+import csv
+import io
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+
+from fedmcc.config import parse
+from fedmcc.data.synthetic import Synthetic
+from fedmcc.runs import clusters, experiment
+from fedmcc.runs.directory import Run
+from fedmcc.runs.predict import predict
+from fedmcc.serving.app import create_app
+from fedmcc.serving.limits import Limits
+from fedmcc.serving.security import Access
+from fedmcc.serving.service import Service
+
+TOKEN = "a token of the tests"
+LIMITS = Limits(max_bytes=2_000_000, max_pixels=1_000_000, upload_seconds=0.5)
+Clients = Callable[..., httpx.AsyncClient]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 image files."""
+    root = tmp_path_factory.mktemp("images")
+    for number, image in enumerate(Synthetic(samples=24, size=16).load().images):
+        Image.fromarray(image.transpose(1, 2, 0)).save(root / f"{number:02}.png")
+    return root
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Run:
+    table = {
+        "clusters": 4,
+        "device": "cpu",
+        "threads": 1,
+        "data": {"name": "folder", "root": str(folder), "size": 16},
+        "encoder": {"width": 4},
+        "training": {"batch_size": 8},
+        "method": {"rounds": 1},
+    }
+    run = experiment.run(parse(table), tmp_path_factory.mktemp("runs") / "run")
+    clusters.rewrite_table(run)
+    return run
+
+
+@pytest.fixture
+def run(finished: Run, tmp_path: Path) -> Run:
+    """A copy of a finished run, which a test may change."""
+    return Run(Path(shutil.copytree(finished.path, tmp_path / "run")))
+
+
+@pytest.fixture
+def service(run: Run) -> Iterator[Service]:
+    service = Service(run, LIMITS)
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def client(service: Service) -> Clients:
+    """Makes a client of the application, as from this machine or from another one."""
+
+    def connect(loopback: bool = True) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(app=create_app(service, Access(loopback, TOKEN)))
+        return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000")
+
+    return connect
+
+
+@pytest.fixture
+def ask(client: Clients) -> Callable[..., httpx.Response]:
+    """Sends one request and returns the answer."""
+
+    def send(method: str, path: str, loopback: bool = True, **options: Any) -> httpx.Response:
+        async def request() -> httpx.Response:
+            async with client(loopback) as connected:
+                return await connected.request(method, path, **options)
+
+        return asyncio.run(request())
+
+    return send
+
+
+@pytest.fixture
+def token() -> dict[str, str]:
+    """The header of a request that makes a change."""
+    return {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture
+def predicted(run: Run, folder: Path) -> dict[str, dict[str, str]]:
+    """What `fedmcc predict` gives for the files of the folder, by name."""
+    return {row["image"]: row for row in csv.DictReader(io.StringIO(predict(run, folder).csv))}
+
+
+@pytest.fixture
+def good(folder: Path) -> bytes:
+    """An image file."""
+    return (folder / "00.png").read_bytes()
