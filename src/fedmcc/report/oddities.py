@@ -53,7 +53,7 @@ def _outliers(album: Album) -> list[int]:
     if outlier is None or distance is None:
         return []
     rows = np.flatnonzero(outlier)
-    return rows[np.argsort(-distance[rows], kind="stable")].tolist()
+    return [int(row) for row in rows[np.argsort(-distance[rows], kind="stable")]]
 
 
 def _distance(album: Album, row: int) -> str:

@@ -42,13 +42,10 @@ def serve(run: Run, host: str, port: int, announce: Callable[[str, str, bool], N
 def _bind(host: str, port: int) -> socket.socket:
     """A socket that listens; raise InputError if the address cannot be used."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
             f"Cannot listen on {host}, port {port}: {reason}. Choose others with --host and --port."
         ) from None
-    return listening
