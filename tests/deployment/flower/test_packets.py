@@ -52,7 +52,9 @@ def test_a_small_task_and_its_reply_take_sixteen_requests_per_site(
         fleet, "_answered", lambda function, *rest: requests.append(function) or answered(function, *rest)
     )
     box, sites = Mailbox(link.grid()), [link.site() for _ in range(3)]
-    sent = box.send([Letter(site.node, "train", content(), 60.0, 10_000_000) for site in sites])
+    own = [content(20_000 + number) for number in range(3)]  # signatures differ as well
+    letters = [Letter(site.node, "train", own[n], 60.0, 10_000_000) for n, site in enumerate(sites)]
+    sent = box.send(letters)
     for site in sites:
         site.reply(site.pull(), pack(content()))
     assert len(box.receive(sent)) == 3
