@@ -4,6 +4,7 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from uuid import uuid4
 
 import pytest
 import torch
@@ -27,14 +28,18 @@ def seed() -> None:
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where downloads and decoded images go; processes that a test starts inherit it all."""
-    monkeypatch.setenv("FEDMCC_DATA", str(tmp_path / "cache"))
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where downloads and decoded images go; processes that a test starts inherit it all.
+
+    What stores something creates it: `tmp_path` costs 2 ms, and more the more tests there are.
+    """
+    folder = tmp_path_factory.getbasetemp() / "caches" / uuid4().hex
+    monkeypatch.setenv("FEDMCC_DATA", str(folder))
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    return tmp_path / "cache"
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -1,32 +1,46 @@
 """The examples run as a reader would run them, with fewer epochs."""
 
 import csv
-import os
 import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
-from fedmcc import load_config, load_dataset, load_run, run
+from fedmcc import DATASETS, METHODS, load_config, load_dataset, load_run, run
 from fedmcc.runs.directory import Row, create_run
 
 pytestmark = pytest.mark.slow  # whole runs or processes
 
+Start = Callable[..., str]
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TINY = {"data": {"name": "synthetic", "samples": 40}, "method": {"rounds": 2}, "training": {"batch_size": 20}}
 
 
-def start(folder: Path, example: str, *arguments: str) -> str:
-    """What the example prints when it is started in `folder`; it must succeed."""
-    command = [sys.executable, str(EXAMPLES / example), *arguments]
-    # Threads that spin while they wait stall one another on a busy machine.
-    patient = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder, env=patient)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Start]:
+    """Runs an example in a folder and returns what it prints; what it registers is removed again.
+
+    All run in this process: in one of its own, each would load torch and scikit-learn for five seconds.
+    """
+
+    def run_example(folder: Path, example: str, *arguments: str) -> str:
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", [example, *arguments])
+        runpy.run_path(str(EXAMPLES / example), run_name="__main__")
+        return capsys.readouterr().out
+
+    registered = [(registry, dict(registry)) for registry in (METHODS, DATASETS)]
+    yield run_example
+    for registry, before in registered:
+        registry.clear()
+        registry.update(before)
+    torch.set_num_threads(1)
 
 
 def scores(run: Path) -> Row:
@@ -43,20 +57,20 @@ def test_every_example_is_run_is_short_and_uses_public_names_only() -> None:
         assert not re.search(r"(import|from) fedmcc\.", text)
 
 
-def test_quickstart_clusters_the_digits(tmp_path: Path) -> None:
+def test_quickstart_clusters_the_digits(start: Start, tmp_path: Path) -> None:
     printed = start(tmp_path, "quickstart.py", "--epochs", "1")
     assert "in 1 epochs" in printed
     assert "NMI of k-means on features" in printed
 
 
-def test_own_images_draws_a_folder_and_says_where_the_clusters_are(tmp_path: Path) -> None:
+def test_own_images_draws_a_folder_and_says_where_the_clusters_are(start: Start, tmp_path: Path) -> None:
     table = Path("runs/folder-mcc-001/assignments.csv")
     assert str(table) in start(tmp_path, "own_images.py", "--epochs", "1")
     with (tmp_path / table).open(newline="") as file:
         assert [line["image"] for line in csv.DictReader(file)][:2] == ["shape-000.png", "shape-001.png"]
 
 
-def test_own_images_takes_a_folder(tmp_path: Path) -> None:
+def test_own_images_takes_a_folder(start: Start, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     for number, pixels in enumerate(load_dataset("synthetic", samples=70).images):
         Image.fromarray(pixels.transpose(1, 2, 0)).save(tmp_path / "mine" / f"{number}.png")
@@ -65,12 +79,12 @@ def test_own_images_takes_a_folder(tmp_path: Path) -> None:
     assert (scores(tmp_path / "here")["images"], scores(tmp_path / "here")["clusters"]) == (70, 2)
 
 
-def test_own_method_has_no_head_and_is_scored_by_its_features(tmp_path: Path) -> None:
+def test_own_method_has_no_head_and_is_scored_by_its_features(start: Start, tmp_path: Path) -> None:
     start(tmp_path, "own_method.py", "--epochs", "1")
     assert set(scores(tmp_path / "runs/digits-decorrelated-001")["scores"]) == {"pixels", "features"}
 
 
-def test_own_dataset_runs_by_its_name(tmp_path: Path) -> None:
+def test_own_dataset_runs_by_its_name(start: Start, tmp_path: Path) -> None:
     start(tmp_path, "own_dataset.py", "--epochs", "1")
     assert scores(tmp_path / "runs/stripes-fedmcc-plus-001")["images"] == 400
 
@@ -81,7 +95,7 @@ def test_digit_folders_deals_all_digits_to_three_owners(tmp_path: Path) -> None:
     assert counts == {"a": 599, "b": 599, "c": 599}
 
 
-def test_read_run_shows_the_curve_and_every_cluster(tmp_path: Path) -> None:
+def test_read_run_shows_the_curve_and_every_cluster(start: Start, tmp_path: Path) -> None:
     run(load_config({**TINY, "threads": 1}), tmp_path / "tiny")
     printed = start(tmp_path, "read_run.py", "tiny")
     assert "separation 1  loss" in printed

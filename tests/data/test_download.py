@@ -69,8 +69,8 @@ def test_download_into_a_file_instead_of_a_folder_is_an_input_error(server, tmp_
         fetch(remote(server, "right"), tmp_path / "file")
 
 
-def test_cache_folder_is_the_users_unless_the_environment_names_one(monkeypatch, tmp_path):
-    assert cache_folder() == tmp_path / "cache"
+def test_cache_folder_is_the_users_unless_the_environment_names_one(monkeypatch, cache):
+    assert cache_folder() == cache
     monkeypatch.delenv("FEDMCC_DATA")
     assert cache_folder().name == "fedmcc"
 

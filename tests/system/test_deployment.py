@@ -32,7 +32,6 @@ from fedmcc.deployment.flower.processes import (
     free_port,
     processes_of,
     running,
-    terminate_all,
     wait_until,
 )
 from fedmcc.deployment.flower.records import pack_greeting, pack_task, pack_text
@@ -220,19 +219,6 @@ def test_a_connection_without_tls_is_refused(federation: Federation) -> None:
     assert b"plain HTTP request was sent to HTTPS port" in body
 
 
-def test_flowers_supernode_without_tls_is_refused(federation: Federation) -> None:
-    node, address = (
-        Path(sys.executable).with_name("flower-supernode"),
-        federation.operator.read_spec().address,
-    )
-    plain = (str(node), "--insecure", "--superlink", address, "--port", str(free_port()))
-    home, log = federation.folder / "plain", federation.folder / "plain.log"
-    with running(plain, home, log) as process:  # its child processes would keep a pipe open
-        assert process.wait(TIMEOUT_SECONDS) == 1
-    terminate_all(home)
-    assert "400 Bad Request" in log.read_text()
-
-
 def flwr(federation: Federation, port: int, *command: object) -> "subprocess.CompletedProcess[str]":
     """Run Flower's command line with the certificates of nginx, which every site has, or of Flower itself."""
     home = federation.folder / f"flwr-{port}"
@@ -256,19 +242,13 @@ def test_through_the_proxy_a_site_can_neither_list_nor_start_runs(federation: Fe
     port = federation.operator.read_spec().port
     bundle = federation.operator.server / "bundle"
     assert wait_until((bundle / "pyproject.toml").exists, TIMEOUT_SECONDS)
-    for command in (("list", "fed"), ("run", bundle, "fed"), ("supernode", "list", "fed")):
+    for command in (("list", "fed"), ("run", bundle, "fed")):
         tried = flwr(federation, port, *command)
         assert tried.returncode != 0
         assert "403" in tried.stdout + tried.stderr
     refused = (federation.operator.logs / "refused.log").read_text()
     assert "/v1/control/list-runs" in refused
     assert "/v1/control/start-run" in refused
-
-
-def test_on_the_servers_machine_the_operator_can_list_the_run(federation: Federation) -> None:
-    listed = flwr(federation, federation.operator.read_spec().control_port, "list", "fed", "--format", "json")
-    assert listed.returncode == 0
-    assert listed.stdout.count('"run-id"') == 1
 
 
 def test_no_spelling_of_a_path_bypasses_the_proxy(federation: Federation) -> None:
@@ -321,9 +301,12 @@ def test_a_site_cannot_speak_to_another_site_in_the_name_of_the_server(
     assert kept.exists()
 
 
-def test_what_sites_can_read_of_a_run_names_no_site_no_node_and_no_path(federation: Federation) -> None:
+def test_the_operator_can_list_the_run_and_what_sites_can_read_names_no_site_no_node_and_no_path(
+    federation: Federation,
+) -> None:
     operator = federation.operator
     listed = flwr(federation, operator.read_spec().control_port, "list", "fed", "--format", "json")
+    assert (listed.returncode, listed.stdout.count('"run-id"')) == (0, 1)
     bundle = (operator.server / "bundle" / "pyproject.toml").read_text()
     node = str(json.loads((operator.server / "nodes.json").read_text())["b"])
     assert tomllib.loads(bundle)["tool"]["flwr"]["app"]["config"].keys() == {"protocol", "request"}

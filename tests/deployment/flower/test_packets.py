@@ -43,6 +43,24 @@ def test_a_packet_contains_every_record_with_its_names_types_and_values() -> Non
     assert digest(restored, {}) == digest(content(), {})  # what signatures cover
 
 
+def test_a_small_task_and_its_reply_take_sixteen_requests_per_site(
+    fleet: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, answered, requests = fleet.InProcess(), fleet._answered, list[str]()
+    monkeypatch.setattr(TaskIdentity, "_run_id", link.run)
+    monkeypatch.setattr(
+        fleet, "_answered", lambda function, *rest: requests.append(function) or answered(function, *rest)
+    )
+    box, sites = Mailbox(link.grid()), [link.site() for _ in range(3)]
+    own = [content(20_000 + number) for number in range(3)]  # signatures differ as well
+    letters = [Letter(site.node, "train", own[n], 60.0, 10_000_000) for n, site in enumerate(sites)]
+    sent = box.send(letters)
+    for site in sites:
+        site.reply(site.pull(), pack(content()))
+    assert len(box.receive(sent)) == 3
+    assert len(requests) == 3 + 16 * len(sites)  # the server sends all tasks and asks for replies at once
+
+
 def test_a_small_message_has_three_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskIdentity, "_run_id", 1)
     assert len(get_all_nested_objects(Message(content(), 7, "train"))) == 8

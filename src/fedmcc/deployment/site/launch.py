@@ -49,6 +49,7 @@ def run_site(site: SiteFolder, data: Path, encoder: Path | None = None) -> Itera
         write_atomically(options, tomli_w.dumps(table), PRIVATE_MODE)
         log = site.logs / "site.log"
         try:
+            yield from _wait_for_server(site, server, joined=False)  # before anything slow is loaded
             with preloaded(site.flower_home, log) as loaded:
                 yield from _reconnect(site, server, options, loaded)
         finally:
