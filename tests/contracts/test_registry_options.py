@@ -13,6 +13,8 @@ from fedmcc.data.partition import PARTITIONS, PartitionOptions, partition_images
 from fedmcc.errors import InputError
 from fedmcc.methods import METHODS
 from fedmcc.methods.about import GROUPS, About
+from fedmcc.reproduction.cost import Estimator
+from fedmcc.reproduction.table_spec import read_shared
 from fedmcc.runs.protocols import PROTOCOLS
 from fedmcc.views import PRESETS, Views
 
@@ -120,6 +122,19 @@ def test_every_method_has_a_publication_of_its_own(name):
     assert 1950 < about.year < 2100
 
 
+def test_the_listed_cost_of_a_method_is_counted():
+    small, counted = read_shared("scales")["small"]["methods"], {}
+    for name in set(METHODS) - {"raw"}:
+        options = small.get(name, {}).get("method", {})
+        data, views = {"name": "mnist", "limit": 4_000}, {"size": 28}
+        cell = parse({"data": data, "views": views, "method": {"name": name} | options})
+        estimate = Estimator().cost(cell)
+        counted[name] = estimate.operations / estimate.samples
+    costs = {name: METHODS[name].about.cost for name in counted if METHODS[name].about.cost}
+    assert len(costs) > 20
+    assert costs == {name: pytest.approx(counted[name] / counted["mcc"], rel=0.15) for name in costs}
+
+
 def test_methods_are_listed_once_in_their_group_with_publication():
     rows = {heading: {name: text for name, text, _ in row} for heading, row in groups("methods").items()}
     assert list(rows) == [f"methods: {group}" for group in GROUPS]
@@ -141,4 +156,4 @@ def test_a_method_without_publication_is_listed_as_another_one(monkeypatch):
 def test_the_summary_has_cost_and_needs_only_if_they_are_known():
     assert About("classical", "Lloyd", 1982).summary == "Lloyd 1982"
     full = About("classical", "Lloyd", 1982, "a clustering", 0.5)
-    assert full.summary == "Lloyd 1982; needs a clustering; 0.5 times the time of mcc"
+    assert full.summary == "Lloyd 1982; needs a clustering; 0.5 times the operations of mcc"

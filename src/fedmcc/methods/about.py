@@ -15,12 +15,12 @@ class About:
     publication: str
     year: int
     needs: str = ""  # besides images and views
-    cost: float | None = None  # time of a run at equal epochs relative to mcc, from results/centralized.md
+    cost: float | None = None  # operations of an epoch relative to mcc, by the settings of the small scale
 
     @property
     def summary(self) -> str:
         """Publication, year, requirements and cost on one line."""
         parts = [f"{self.publication} {self.year}"]
         parts += [f"needs {self.needs}"] if self.needs else []
-        parts += [f"{self.cost:.2g} times the time of mcc"] if self.cost is not None else []
+        parts += [f"{self.cost:.2g} times the operations of mcc"] if self.cost is not None else []
         return "; ".join(parts)

@@ -22,6 +22,7 @@ class AE:
         "Hinton and Salakhutdinov, Science",
         2006,
         "a clustering, an encoder with `shape`",
+        cost=0.67,
     )
 
     rounds: int = 100  # R

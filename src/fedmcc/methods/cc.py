@@ -19,7 +19,7 @@ class CC:
     The paper prints `anchors = "a"`, `positive_in_denominator = false` and `contrast_weight = 0.5` (D1).
     """
 
-    about: ClassVar[About] = About("centralized deep clustering", "Li et al., AAAI", 2021)
+    about: ClassVar[About] = About("centralized deep clustering", "Li et al., AAAI", 2021, cost=0.75)
 
     rounds: int = 100  # R; with one client, a round is an epoch
     epochs: int = 1  # E

@@ -29,7 +29,7 @@ class DAC:
     """Deep adaptive clustering: pairs of images that are surely alike or unlike train the others."""
 
     about: ClassVar[About] = About(
-        "centralized deep clustering", "Chang et al., ICCV", 2017, "batch normalisation"
+        "centralized deep clustering", "Chang et al., ICCV", 2017, "batch normalisation", cost=0.45
     )
 
     rounds: int = 100  # R

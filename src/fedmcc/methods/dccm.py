@@ -33,7 +33,11 @@ class DCCM:
     """Deep comprehensive correlation mining: pseudo-graph, pseudo-labels and information train one head."""
 
     about: ClassVar[About] = About(
-        "centralized deep clustering", "Wu et al., ICCV", 2019, "batch normalisation, an encoder with `maps`"
+        "centralized deep clustering",
+        "Wu et al., ICCV",
+        2019,
+        "batch normalisation, an encoder with `maps`",
+        cost=1.2,
     )
 
     rounds: int = 100  # R

@@ -28,7 +28,11 @@ class DEC(AE):
     """Deep embedded clustering: an autoencoder and centres, trained on their own sharpened assignments."""
 
     about: ClassVar[About] = About(
-        "centralized deep clustering", "Xie, Girshick and Farhadi, ICML", 2016, "an encoder with `shape`"
+        "centralized deep clustering",
+        "Xie, Girshick and Farhadi, ICML",
+        2016,
+        "an encoder with `shape`",
+        cost=0.57,
     )
 
     lloyd_rounds: int = 10  # of k-means on the codes, where the centres start

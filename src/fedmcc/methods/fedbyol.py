@@ -34,7 +34,9 @@ Divergence = Literal["global", "moved"]  # from the global encoder, or in the cl
 class FedBYOL:
     """BYOL with federated averaging: no negatives; each client keeps its own target network."""
 
-    about: ClassVar[About] = About("federated representation", "Grill et al., NeurIPS", 2020, "a clustering")
+    about: ClassVar[About] = About(
+        "federated representation", "Grill et al., NeurIPS", 2020, "a clustering", cost=1.0
+    )
 
     rounds: int = 100  # R
     epochs: int = 5  # E

@@ -36,7 +36,11 @@ class FedCA:
     """
 
     about: ClassVar[About] = About(
-        "federated representation", "Zhang et al.", 2020, "a clustering, a base model for the alignment"
+        "federated representation",
+        "Zhang et al.",
+        2020,
+        "a clustering, a base model for the alignment",
+        cost=0.72,
     )
 
     rounds: int = 100  # R

@@ -21,7 +21,9 @@ class FedEMA(FedBYOL):
     weights in the mixture.
     """
 
-    about: ClassVar[About] = About("federated representation", "Zhuang et al., ICLR", 2022, "a clustering")
+    about: ClassVar[About] = About(
+        "federated representation", "Zhuang et al., ICLR", 2022, "a clustering", cost=1.0
+    )
 
     scale: float | None = None  # lambda, 0.8 and 1 in the publication; None: set by the autoscaler
     autoscale: float = 0.7  # tau: share of own weights in the first mixture; sets the client's lambda

@@ -19,7 +19,7 @@ from fedmcc.networks.replay import without_gradient
 class FedMCC(MomentumContrast):
     """Federated momentum contrastive clustering: Algorithm 1, then Algorithm 2 on the frozen encoder."""
 
-    about: ClassVar[About] = About("this paper", "Miao and Koyuncu, ACM TIST", 2024)
+    about: ClassVar[About] = About("this paper", "Miao and Koyuncu, ACM TIST", 2024, cost=0.61)
 
     rounds: int = 100  # R of Algorithm 1
     epochs: int = 5  # E

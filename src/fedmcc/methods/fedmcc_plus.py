@@ -30,7 +30,7 @@ from fedmcc.networks.momentum import Branch, MomentumPair
 class FedMCCPlus(MomentumContrast):
     """FedMCC with cross-client contrast, federated spectral clustering and optional self-training."""
 
-    about: ClassVar[About] = About("this paper", "this program, docs/decisions/0005", 2026)
+    about: ClassVar[About] = About("this paper", "this program, docs/decisions/0005", 2026, cost=0.85)
 
     rounds: int = 100  # R of the stages representation and separation together
     epochs: int = 1  # E

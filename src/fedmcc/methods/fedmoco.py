@@ -43,7 +43,9 @@ class MomentumQueue(MomentumPair):
 class FedMoCo:
     """MoCo with federated averaging: negatives from a queue of earlier images that each client keeps."""
 
-    about: ClassVar[About] = About("federated representation", "He et al., CVPR", 2020, "a clustering")
+    about: ClassVar[About] = About(
+        "federated representation", "He et al., CVPR", 2020, "a clustering", cost=0.76
+    )
 
     rounds: int = 100  # R
     epochs: int = 5  # E

@@ -17,7 +17,7 @@ class FedSimCLR:
     """SimCLR with federated averaging: the other images of a batch are the negatives."""
 
     about: ClassVar[About] = About(
-        "federated representation", "Chen et al., ICML", 2020, "a clustering, large batches"
+        "federated representation", "Chen et al., ICML", 2020, "a clustering, large batches", cost=0.72
     )
 
     rounds: int = 100  # R

@@ -16,7 +16,9 @@ from fedmcc.networks.momentum import Branch, PredictorNetwork
 class FedSimSiam:
     """SimSiam with federated averaging: a predictor and a stop-gradient, no target network, no negatives."""
 
-    about: ClassVar[About] = About("federated representation", "Chen and He, CVPR", 2021, "a clustering")
+    about: ClassVar[About] = About(
+        "federated representation", "Chen and He, CVPR", 2021, "a clustering", cost=0.77
+    )
 
     rounds: int = 100  # R
     epochs: int = 5  # E

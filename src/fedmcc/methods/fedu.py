@@ -19,7 +19,9 @@ class FedU(FedBYOL):
     ("global"), its published code how far the client's encoder moved in its last training ("moved").
     """
 
-    about: ClassVar[About] = About("federated representation", "Zhuang et al., ICCV", 2021, "a clustering")
+    about: ClassVar[About] = About(
+        "federated representation", "Zhuang et al., ICCV", 2021, "a clustering", cost=1.0
+    )
 
     threshold: float = 0.4  # mu; at or above it, the client keeps its predictor
     divergence: Divergence = "global"

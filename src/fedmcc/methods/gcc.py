@@ -28,7 +28,7 @@ class GCC(FedSimCLR):
     """Graph contrastive clustering: SimCLR, then neighbours attract each other and share a cluster."""
 
     about: ClassVar[About] = About(
-        "centralized deep clustering", "Zhong et al., ICCV", 2021, "stored neighbours of each image"
+        "centralized deep clustering", "Zhong et al., ICCV", 2021, "stored neighbours of each image", cost=1.1
     )
 
     epochs: int = 1  # E, in both stages

@@ -25,6 +25,7 @@ class IDFD:
         "Tao, Takagi and Nakata, ICLR",
         2021,
         "a clustering, a stored vector per image",
+        cost=0.34,
     )
 
     rounds: int = 100  # R

@@ -33,6 +33,7 @@ class IIC(OverClusteringMethod):
         "Ji, Henriques and Vedaldi, ICCV",
         2019,
         "batches of twice the over-clusters",
+        cost=1.0,
     )
 
     heads: int = 5  # of each kind; the one with the smallest loss is used

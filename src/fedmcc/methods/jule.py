@@ -32,6 +32,7 @@ class JULE:
         "Yang, Parikh and Batra, CVPR",
         2016,
         "a graph of all images of a client",
+        cost=0.34,
     )
 
     rounds: int = 100  # R

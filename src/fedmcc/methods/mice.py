@@ -46,6 +46,7 @@ class MiCE:
         "Tsai, Li and Zhu, ICLR",
         2021,
         "a queue of a vector per cluster and image",
+        cost=0.89,
     )
 
     rounds: int = 100  # R

@@ -25,7 +25,11 @@ class PCL(fedmoco.FedMoCo):
     """MoCo with prototypes: images are also contrasted with the centres of several k-means."""
 
     about: ClassVar[About] = About(
-        "centralized deep clustering", "Li et al., ICLR", 2021, "a clustering, several k-means per epoch"
+        "centralized deep clustering",
+        "Li et al., ICLR",
+        2021,
+        "a clustering, several k-means per epoch",
+        cost=0.5,
     )
 
     epochs: int = 1  # E

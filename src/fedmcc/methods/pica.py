@@ -33,7 +33,7 @@ class Partition(Agreement):
 class PICA(OverClusteringMethod):
     """Partition confidence maximisation: clusters of images and of their views contain the same images."""
 
-    about: ClassVar[About] = About("centralized deep clustering", "Huang, Gong and Zhu, CVPR", 2020)
+    about: ClassVar[About] = About("centralized deep clustering", "Huang, Gong and Zhu, CVPR", 2020, cost=1.0)
 
     over: float = 7.0  # clusters of an over-clustering head per cluster
     balance: float = 2.0  # weight of equal cluster sizes

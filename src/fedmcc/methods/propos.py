@@ -33,7 +33,11 @@ class ProPos(FedBYOL):
     """BYOL with noisy positives whose clusters, from k-means in every epoch, are kept apart."""
 
     about: ClassVar[About] = About(
-        "centralized deep clustering", "Huang et al., TPAMI", 2023, "a clustering, a k-means per epoch"
+        "centralized deep clustering",
+        "Huang et al., TPAMI",
+        2023,
+        "a clustering, a k-means per epoch",
+        cost=1.0,
     )
 
     epochs: int = 1  # E

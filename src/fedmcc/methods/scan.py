@@ -23,7 +23,11 @@ class SCAN:
     """SCAN: SimCLR, then clusters that an image shares with its nearest neighbours, then self-labelling."""
 
     about: ClassVar[About] = About(
-        "centralized deep clustering", "Van Gansbeke et al., ECCV", 2020, "stored neighbours of each image"
+        "centralized deep clustering",
+        "Van Gansbeke et al., ECCV",
+        2020,
+        "stored neighbours of each image",
+        cost=0.65,
     )
 
     rounds: int = 100  # of SimCLR

@@ -30,6 +30,7 @@ class SwAV(FedSimCLR):
         "Caron et al., NeurIPS",
         2020,
         "a clustering, batches of twice the prototypes",
+        cost=0.73,
     )
 
     epochs: int = 1  # E

@@ -35,6 +35,7 @@ class VAE(AE):
         "Kingma and Welling, ICLR",
         2014,
         "a clustering, an encoder with `shape`",
+        cost=0.67,
     )
 
     beta: float = 1.0  # weight of the divergence from the prior
