@@ -108,6 +108,10 @@ def test_a_tap_shows_the_image_too(phone: Page) -> None:
     assert box is not None
     phone.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     phone.locator("#card .picture").wait_for(state="visible")
+    phone.locator("#card .hint").tap()
+    phone.locator("#similar-images .sprite").first.wait_for(state="visible")
+    phone.locator("#similar-close").tap()
+    phone.locator("#similar").wait_for(state="hidden")
 
 
 def test_the_map_is_coloured_by_cluster_label_and_client(desktop: Page, trained: Path) -> None:
