@@ -150,3 +150,19 @@ def test_every_trained_encoder_gives_the_same_assignments_in_its_exported_form(n
     expected = branch.assign(branch.encoder(images.float() / 255))
     assert torch.allclose(soft, expected, atol=1e-5)
     assert torch.equal(clusters, soft.argmax(dim=1))
+
+
+@pytest.mark.parametrize("kind", ["onnx", "huggingface"])
+def test_a_pretrained_encoder_is_part_of_the_file(encoder_files, tmp_path, kind):
+    path = tmp_path / "encoder.onnx" if kind == "onnx" else tmp_path / "encoder"
+    encoder_files.write_onnx(path) if kind == "onnx" else encoder_files.write_folder(path, "dinov2")
+    data = {"name": "digits", "limit": 60}
+    table = {"clusters": 3, "threads": 1, "data": data, "encoder": {"name": kind, "path": str(path)}}
+    run = experiment.run(parse(table), tmp_path / "run")
+    exported = export_onnx(run, tmp_path / "exported.onnx")
+    expected = Predictor.load(run).assign(Digits(limit=60).load())
+    shutil.rmtree(path) if path.is_dir() else path.unlink()  # the file must not need it
+    session = onnxruntime.InferenceSession(exported.model)
+    soft = session.run(["assignments"], {"images": Digits(limit=60).load().images})[0]
+    assert np.abs(soft.max(axis=1) - expected.confidence).max() < 1e-4
+    assert "the pretrained encoder `encoder" in exported.card.read_text()

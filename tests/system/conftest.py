@@ -1,5 +1,7 @@
 """A tiny recipe, and the commands of the program: inside this process, or as processes of their own."""
 
+import csv
+import json
 import os
 import shutil
 import signal
@@ -50,6 +52,7 @@ Command = Callable[..., Result]
 # Chromium must not connect to its vendor, and containers have no sandbox for it.
 CHROMIUM = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 CHROMIUM += ("--disable-background-networking", "--disable-component-update")
+FEDERATED = ["partition.name=dirichlet", "partition.clients=3", "method.rounds=2", "data.limit=120"]
 NO_CHROMIUM = "Chromium is not on PATH: install it, with `apt-get install chromium` on Debian."
 
 
@@ -121,6 +124,38 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "tiny.toml").write_text(RECIPE)
     loaded = config.load(folder / "tiny.toml", ["method.rounds=2", "data.limit=100"])
     return experiment.run(loaded, folder / "run").path
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> Path:
+    """Two runs of different seeds; the second has a refused and a dropped client, ε and an evaluation."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "tiny.toml").write_text(tiny)
+    for seed in (1, 2):
+        loaded = config.load(folder / "tiny.toml", [*FEDERATED, f"seed={seed}"])
+        run = experiment.run(loaded, folder / f"seed-{seed}").path
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows[1] |= {"refused": [{"client": 2, "reason": "Its loss is <b>nan</b>."}], "dropped": [1]}
+    rows = [row | {"epsilon": 0.5 * row["round"]} for row in rows]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    score = {"mean": 0.5, "std": 0.125, "values": [0.375, 0.625], "split": "all", "images": 120}
+    (run / "evaluation.json").write_text(json.dumps({"linear": {"acc": score}}))
+    judge(run / "assignments.csv")
+    (run / "duplicates.csv").write_text("image,duplicate_of\n4,3\n5,3\n")
+    return folder
+
+
+def judge(table: Path) -> None:
+    """Add a second choice and a distance to each image; the seventh is an outlier."""
+    with table.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    for line in lines:
+        kind = "outlier" if line["image"] == "7" else "typical"
+        line |= {"second": str((int(line["cluster"]) + 1) % 10), "distance": "0.5", "kind": kind}
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, lines[0])
+        writer.writeheader()
+        writer.writerows(lines)
 
 
 @pytest.fixture

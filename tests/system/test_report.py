@@ -1,7 +1,6 @@
 """The report in a browser: light and dark, wide and narrow, with and without images."""
 
 import csv
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,48 +12,13 @@ from click.testing import Result
 from playwright.sync_api import Browser, Page, expect
 from typer.testing import CliRunner
 
-from fedmcc import config
 from fedmcc.cli import app
-from fedmcc.runs import experiment
 
 Command = Callable[..., Result]
 Opened = Callable[..., Page]
 
-FEDERATED = ["partition.name=dirichlet", "partition.clients=3", "method.rounds=2", "data.limit=120"]
 ALL_CHARTS_DRAWN = "[...document.querySelectorAll('.chart')].every(chart => chart.querySelector('.main-svg'))"
 TIMEOUT = 240_000  # milliseconds: a busy machine is slow to read 5 MB of script
-
-
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> Path:
-    """Two runs of different seeds; the second has a refused and a dropped client, ε and an evaluation."""
-    folder = tmp_path_factory.mktemp("trained")
-    (folder / "tiny.toml").write_text(tiny)
-    for seed in (1, 2):
-        loaded = config.load(folder / "tiny.toml", [*FEDERATED, f"seed={seed}"])
-        run = experiment.run(loaded, folder / f"seed-{seed}").path
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    rows[1] |= {"refused": [{"client": 2, "reason": "Its loss is <b>nan</b>."}], "dropped": [1]}
-    rows = [row | {"epsilon": 0.5 * row["round"]} for row in rows]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    score = {"mean": 0.5, "std": 0.125, "values": [0.375, 0.625], "split": "all", "images": 120}
-    (run / "evaluation.json").write_text(json.dumps({"linear": {"acc": score}}))
-    judge(run / "assignments.csv")
-    (run / "duplicates.csv").write_text("image,duplicate_of\n4,3\n5,3\n")
-    return folder
-
-
-def judge(table: Path) -> None:
-    """Add a second choice and a distance to each image; the seventh is an outlier."""
-    with table.open(newline="") as file:
-        lines = list(csv.DictReader(file))
-    for line in lines:
-        kind = "outlier" if line["image"] == "7" else "typical"
-        line |= {"second": str((int(line["cluster"]) + 1) % 10), "distance": "0.5", "kind": kind}
-    with table.open("w", newline="") as file:
-        writer = csv.DictWriter(file, lines[0])
-        writer.writeheader()
-        writer.writerows(lines)
 
 
 @pytest.fixture(scope="session")
@@ -144,6 +108,10 @@ def test_a_tap_shows_the_image_too(phone: Page) -> None:
     assert box is not None
     phone.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     phone.locator("#card .picture").wait_for(state="visible")
+    phone.locator("#card .hint").tap()
+    phone.locator("#similar-images .sprite").first.wait_for(state="visible")
+    phone.locator("#similar-close").tap()
+    phone.locator("#similar").wait_for(state="hidden")
 
 
 def test_the_map_is_coloured_by_cluster_label_and_client(desktop: Page, trained: Path) -> None:

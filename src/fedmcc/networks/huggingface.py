@@ -46,6 +46,11 @@ class HuggingFaceEncoder(FrozenEncoder):
         self.pooling = pooling
         self._hidden = (model.eval().requires_grad_(False),)  # in a tuple: no part of `state_dict`
 
+    @property
+    def model(self) -> nn.Module:
+        """The model of transformers."""
+        return self._hidden[0]
+
     def encode(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
         return pooled(self._hidden[0], images, self.pooling)
 

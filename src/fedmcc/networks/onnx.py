@@ -44,12 +44,16 @@ class OnnxEncoder(FrozenEncoder):
         return [*super().facts(), version("onnxruntime")]
 
     def encode(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
+        return pool_positions(self.run(images))
+
+    def run(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n ..."]:
+        """The output of the graph for normalised images, before it is averaged over positions."""
         pixels = np.ascontiguousarray(images.cpu().numpy())
         rows = [self.session.run([self.output], {self.input: image[None]})[0] for image in pixels]
-        return _pool(torch.from_numpy(np.concatenate(rows)).to(images.device))
+        return torch.from_numpy(np.concatenate(rows)).to(images.device)
 
 
-def _pool(outputs: Tensor) -> Tensor:
+def pool_positions(outputs: Tensor) -> Tensor:
     """Rows of features: the mean over the positions of a map, or over the tokens of a sequence."""
     if outputs.dim() == 4:
         return outputs.float().mean(dim=(2, 3))

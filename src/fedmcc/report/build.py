@@ -90,7 +90,7 @@ def _with_images(facts: Facts, loaded: "RunImages", images: bool) -> ImageConten
         return ImageContent(assignments, clusters, drawn)
     drawn["sheet"] = sprite_sheet(loaded.images.images, image_map.rows)._asdict()
     drawn["names"] = [assignments.names[row] for row in image_map.rows]
-    drawn["similar"] = [image_map.similar(row) for row in image_map.rows]
+    drawn["similar"] = [image_map.similar(int(row)) for row in image_map.rows]
     album = Album(loaded.images, assignments, image_map, {cluster.number: cluster for cluster in clusters})
     return ImageContent(
         assignments,

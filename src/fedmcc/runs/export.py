@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from fedmcc.config import name_of
 from fedmcc.errors import InputError
-from fedmcc.networks import is_frozen
+from fedmcc.networks.onnx import OnnxOptions
 from fedmcc.runs.directory import Run
-from fedmcc.runs.export_network import ExportedNetwork, merging, resizing
+from fedmcc.runs.export_network import OUTPUTS, ExportedNetwork, merging, resizing
+from fedmcc.runs.export_pretrained import with_onnx_encoder
 from fedmcc.runs.model_card import CARD_MARK, ModelFacts, read_facts, write_card
 from fedmcc.runs.predict import Predictor
 from fedmcc.storage.atomic_files import require_own, write_output
@@ -28,7 +30,6 @@ OPSET = 18
 IR_VERSION = 8  # of ONNX 1.13: older programs can read the file
 TOLERANCE = 1e-4  # largest difference between onnxruntime and torch
 CHECKED_IMAGES = 8
-OUTPUTS = ("assignments", "clusters", "features")
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 
 
@@ -49,11 +50,6 @@ def export_onnx(run: Run, path: Path, force: bool = False) -> Export:
     _require_packages()
     predictor = Predictor.load(run)
     facts = read_facts(run, predictor)
-    if is_frozen(predictor.settings.encoder):
-        raise InputError(
-            f"The encoder of {run.path} is a pretrained file, which export does not include: "
-            "use `fedmcc predict` or `fedmcc serve`."
-        )
     network = _network(predictor)
     model = _to_onnx(network, predictor)
     _add_metadata(model, facts)
@@ -90,13 +86,20 @@ def _examples(predictor: Predictor, count: int) -> torch.Tensor:
 
 def _to_onnx(network: ExportedNetwork, predictor: Predictor) -> Any:
     """The network as a model of the package onnx, for any number of images."""
+    images, options = _examples(predictor, 2), predictor.settings.encoder
+    if isinstance(options, OnnxOptions) and options.path is not None:
+        return with_onnx_encoder(network, options.path, images, _export)
+    return _export(network, images, "images", list(OUTPUTS))
+
+
+def _export(network: nn.Module, example: torch.Tensor, input: str, outputs: list[str]) -> Any:
     with _quiet_exporter():
         program = torch.onnx.export(
-            network,
-            (_examples(predictor, 2),),
+            network.eval(),
+            (example,),
             dynamo=True,
-            input_names=["images"],
-            output_names=list(OUTPUTS),
+            input_names=[input],
+            output_names=outputs,
             dynamic_shapes=({0: torch.export.Dim("n")},),
             opset_version=OPSET,
             verbose=False,

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmcc.data.decode import HeightWidth
+from fedmcc.networks.huggingface import HuggingFaceEncoder
 from fedmcc.networks.momentum import Branch
 
+OUTPUTS = ("assignments", "clusters", "features")
 Outputs = tuple[Float[Tensor, "n k"], Int[Tensor, " n"], Float[Tensor, "n d"]]
 
 
@@ -22,7 +24,7 @@ class ExportedNetwork(nn.Module):
     def __init__(self, branch: Branch, resize: nn.Module, merge: Float[Tensor, "k k"]) -> None:
         super().__init__()
         assert branch.cluster_projector is not None
-        self.resize, self.encoder = resize, plain_convolutions(deepcopy(branch.encoder))
+        self.resize, self.encoder = resize, _exportable(branch.encoder)
         self.head = deepcopy(branch.cluster_projector)
         self.register_buffer("merge", merge)
         self.to("cpu").eval().requires_grad_(False)
@@ -67,6 +69,23 @@ def plain_convolutions(encoder: nn.Module) -> nn.Module:
         if isinstance(module, nn.Conv2d):
             module.__class__ = nn.Conv2d
     return encoder
+
+
+class WholeBatch(nn.Module):
+    """A frozen encoder that takes all images at once, in which its model is a module like any other."""
+
+    def __init__(self, encoder: HuggingFaceEncoder) -> None:
+        super().__init__()
+        self.frozen, self.model = encoder, encoder.model
+
+    def forward(self, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n d"]:
+        return self.frozen.encode(self.frozen.normalise(images))
+
+
+def _exportable(encoder: nn.Module) -> nn.Module:
+    if isinstance(encoder, HuggingFaceEncoder):
+        return WholeBatch(encoder)
+    return plain_convolutions(deepcopy(encoder))
 
 
 def _weights(side: int, size: int) -> Float[Tensor, "size side"]:

@@ -92,10 +92,8 @@ def _head(facts: ModelFacts, file: str, digest: str) -> Iterator[str]:
 
 
 def _use(facts: ModelFacts, file: str) -> Iterator[str]:
-    (height, width), grey = facts.sides, facts.channels == 1
-    mode, axes = ("L", "[None, None]") if grey else ("RGB", "[None].transpose(0, 3, 1, 2)")
+    (height, width), colours = facts.sides, "grey" if facts.channels == 1 else "RGB"
     yield from ("", "## Use", "")
-    colours = "grey" if grey else "RGB"
     yield f"Input `images`: uint8, n × {facts.channels} × {height} × {width}, {colours}, 0 to 255, any n."
     yield "Turn photographs upright, scale them to cover this size and crop the centre."
     yield "Everything else (scaling to 0 … 1, resizing, mean and standard deviation) is in the graph."
@@ -106,6 +104,12 @@ def _use(facts: ModelFacts, file: str) -> Iterator[str]:
     yield f"| `assignments` | n × {count} | soft assignments to the clusters; each row sums to 1 |"
     yield "| `clusters` | n | the cluster with the largest assignment |"
     yield "| `features` | n × d | the features of the encoder |"
+    yield from _code(facts, file)
+
+
+def _code(facts: ModelFacts, file: str) -> Iterator[str]:
+    (height, width), grey = facts.sides, facts.channels == 1
+    mode, axes = ("L", "[None, None]") if grey else ("RGB", "[None].transpose(0, 3, 1, 2)")
     yield from (
         "",
         "```python",
@@ -164,7 +168,12 @@ def _limits(facts: ModelFacts) -> Iterator[str]:
     yield "- Clusters are groups that look alike to the network. Their names were given by a person."
     yield "- Scores are of the images above. Images of another source, size or quality can be worse."
     yield from ("", "## Licence", "")
-    if weights is None:
+    path = getattr(facts.settings.encoder, "path", None)
+    if path is not None:
+        digest = getattr(facts.settings.encoder, "sha256", None)
+        yield f"The file includes the pretrained encoder `{path.name}` (SHA-256 `{digest}`):"
+        yield "its licence applies, see where it was published."
+    elif weights is None:
         yield "The network was trained from random weights: no licence of a pretrained encoder applies."
     else:
         yield f"Training started from the weights `{weights.name}`: their licence applies, see their source."

@@ -59,6 +59,7 @@ function showCard(event) {
   const index = event.points[0].customdata;
   cardIndex = index;
   card.replaceChildren(...(points.sheet ? [imageElement(index)] : []), factList(index));
+  if (touch && points.sheet) card.append(hint());
   card.hidden = false;
   const { clientX, clientY } = event.event.touches?.[0] || event.event;
   const { width, height } = card.getBoundingClientRect();
@@ -104,12 +105,23 @@ function factList(index) {
 
 function hideCard() { card.hidden = true; cardIndex = null; }
 
-/** A click shows similar images; on a touch screen the first tap shows the card, the second one those. */
+/** A click shows similar images; on a touch screen a tap shows the card, and a tap on the card those. */
 function choosePoint(event) {
-  const index = event.points[0].customdata;
-  if (!points.sheet || (touch && cardIndex !== index)) showCard(event);
-  else { hideCard(); showSimilar(index); }
+  if (touch || !points.sheet) showCard(event);
+  else { hideCard(); showSimilar(event.points[0].customdata); }
 }
+function hint() {
+  const node = document.createElement("p");
+  node.className = "hint";
+  node.textContent = "Tap for similar images";
+  return node;
+}
+card.addEventListener("click", () => {
+  if (!points.sheet || cardIndex === null) return;
+  const index = cardIndex;
+  hideCard();
+  showSimilar(index);
+});
 
 figures.set(imageMap, () => ({ data: traces(), layout: layout(), settings: { doubleClick: "reset" } }));
 draw(imageMap).then(() => {
