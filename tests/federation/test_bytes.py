@@ -16,7 +16,7 @@ TABLE = {
     "threads": 1,
     "clusters": 2,
     "data": {"name": "digits", "limit": 40},
-    "encoder": {"name": "resnet18"},
+    "encoder": {"width": 4},
     "method": {"name": "fedmcc-plus", "rounds": 2, "prototypes": 1.0, "axes": 1.0, "hidden": 8},
     "partition": {"clients": len(CLIENTS)},
     "training": {"batch_size": 8},

@@ -6,11 +6,12 @@ scikit-learn is imported inside the functions: a site starts a process for every
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float32, Int64
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 if TYPE_CHECKING:
     from sklearn.cluster import KMeans
@@ -119,10 +120,18 @@ def _deterministic() -> Iterator[None]:
     from sklearn.exceptions import ConvergenceWarning
 
     # Threads add their partial sums in the order in which they finish: only one thread is deterministic.
-    with warnings.catch_warnings(), threadpool_limits(1, user_api="openmp"):
+    with warnings.catch_warnings(), _thread_pools().limit(limits=1, user_api="openmp"):
         # Fewer distinct rows than clusters leave some clusters empty, which is visible in the scores.
         warnings.simplefilter("ignore", ConvergenceWarning)
         yield
+
+
+@cache
+def _thread_pools() -> ThreadpoolController:
+    """The thread pools of scikit-learn; to find them takes longer than a small k-means."""
+    import sklearn.cluster  # noqa: F401  # loads them
+
+    return ThreadpoolController()
 
 
 def _squared_distances(rows: Float32[np.ndarray, "n d"]) -> Float32[np.ndarray, "n n"]:
