@@ -18,6 +18,7 @@ from fedmcc.reproduction.reproduce import reproduce
 from fedmcc.reproduction.results import Entry, collect
 from fedmcc.reproduction.reuse import copy_equal_run
 from fedmcc.reproduction.run_cell import Ended
+from fedmcc.reproduction.scales import cell_config
 from fedmcc.reproduction.table_spec import load_table
 from fedmcc.runs.checkpoints import load_state
 from fedmcc.runs.directory import FORMAT
@@ -289,14 +290,16 @@ def test_drawn_rounds_are_the_papers_and_train_the_encoder() -> None:
     assert rounds["smoke"] == {"fedmcc": [], "mcc": []}
 
 
-def test_unlabelled_images_that_train_instances_alone_have_a_cost_of_their_own(tmp_path: Path) -> None:
-    costs = []
-    for settings in ((), ("data.split=train+test",)):
-        chosen = {"rows": ("mcc",), "columns": ("stl10",)}
-        request = Request(load_table("centralized"), "paper", tmp_path, settings=settings, **chosen)
-        (cell,) = selected(request, plan_cells(request))
-        costs.append(cost.Estimator().cost(cell.config))
-    every, joint = costs
+def test_unlabelled_images_that_train_instances_alone_have_a_cost_of_their_own() -> None:
+    table = load_table("centralized")
+    every, joint = (
+        cost.Estimator().cost(
+            cell_config(table, table.rows["mcc"], table.columns["stl10"], "paper", [f"data.split={split}"])
+        )
+        for split in ("train+test+unlabelled", "train+test")
+    )
+    assert every is not None
+    assert joint is not None
     assert (every.samples, joint.samples) == (1000 * 113_000, 1000 * 13_000)
     per_image = (every.operations - joint.operations) / (every.samples - joint.samples)
     assert 0.9 < per_image / (joint.operations / joint.samples) < 1  # without the cluster projector
