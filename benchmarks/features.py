@@ -23,8 +23,8 @@ def main() -> None:
     """Compute the features and write the file, which is complete or absent."""
     options = read_options()
     set_up_torch(options.threads)
-    root = {} if options.root is None else {"root": options.root}
-    images = load_dataset(options.data, limit=options.limit, **root)
+    given = {name: getattr(options, name) for name in ("root", "split", "limit")}
+    images = load_dataset(options.data, **{name: value for name, value in given.items() if value is not None})
     encoder = OnnxOptions(options.encoder)
     size = native_size(encoder) or images.images.shape[2]
     file = feature_file(encoder.build(images.images.shape[1], size), images.images, Views(size=size))
@@ -43,6 +43,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("out", type=Path)
     parser.add_argument("--limit", type=int, help="number of images, the first ones; all if left out")
     parser.add_argument("--root", type=Path, help="folder of the data set")
+    parser.add_argument("--split", help="part of the data set, such as test")
     parser.add_argument("--threads", type=int, default=1)
     return parser.parse_args()
 

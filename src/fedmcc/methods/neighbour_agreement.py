@@ -47,7 +47,6 @@ class NeighbourAgreement(Stage):
     entropy_weight: float
     weight: str  # name of the weight with a row for each head and cluster
     heads: int = 1
-    unknown: float = 0.0  # size of every cluster of the other clients before the first round
 
     def points(self, net: Any, overview: Overview) -> Float[Tensor, "n d"]:
         """A row for each image; the inner product of two rows is their similarity."""
@@ -62,7 +61,7 @@ class NeighbourAgreement(Stage):
             "found": torch.tensor(False),
             "answered": torch.tensor(0),  # the round in which `own` was sent
             "own": none,
-            "others": none + self.unknown,
+            "others": none,
             "sum": none,
         }
 

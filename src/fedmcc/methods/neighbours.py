@@ -1,92 +1,157 @@
-"""Federated clustering by nearest neighbours on a frozen encoder."""
+"""Federated clustering by votes of nearest neighbours on a frozen encoder: statistics alone, no gradients.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+Images vote for clusters, clients send the sums and numbers of the images in each, and the server moves the
+prototypes: Lloyd's algorithm in which an image belongs to the cluster for which its neighbours vote.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.nn import functional as F
 
+from fedmcc.errors import InputError
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Parts, Stage, require_positive
-from fedmcc.methods.centroids import HEAD
-from fedmcc.methods.federated_kmeans import FederatedKMeans
-from fedmcc.methods.inputs import PARTNER_ROW, ROW, Overview, Sights
-from fedmcc.methods.neighbour_agreement import SHARES, Assigned, NeighbourAgreement
+from fedmcc.methods.centroids import (
+    HEAD,
+    SMALLEST_CLUSTER,
+    VECTORS,
+    Statistics,
+    encode,
+    gathered,
+    local_centroids,
+    repeated,
+    sent,
+)
+from fedmcc.methods.federated_kmeans import Centroids, FederatedKMeans, Whitening
+from fedmcc.methods.inputs import PARTNERS
+from fedmcc.methods.lloyd import Lloyd
+from fedmcc.methods.neighbour_agreement import with_nearest
+from fedmcc.networks.momentum import Network
 from fedmcc.networks.prototypes import Prototypes
+from fedmcc.numerics import kmeans
 from fedmcc.numerics.state_dicts import State
 
-VECTORS, WHITENING = f"{HEAD}.vectors", f"{HEAD}.whitening"
-POINTS = "points"  # note: the whitened features of each image
+MARGINAL, WHITENING = f"{HEAD}.marginal", f"{HEAD}.whitening"
+FOUND = "found"  # note: whether the neighbours were found
+MIN_SIZE = 1e-3  # of a cluster relative to the mean size, so that an empty one does not attract all images
 
 
 @dataclass(frozen=True)
 class NeighbourClustering(FederatedKMeans):
-    """Federated k-means whose prototypes are then trained to assign an image as its nearest neighbours.
+    """Federated k-means on principal axes, then votes of nearest neighbours on whitened ones.
 
-    Neighbours are found within each client, once. The cluster sizes that are kept in balance are those of all
-    clients. A round sends the prototypes and one number per cluster.
+    Neighbours are found within each client, once. In whitened features, the means of clusters are the
+    directions of linear discriminant analysis, so that prototypes need no training. The sizes of clusters
+    that are kept in balance are those of all clients.
     """
 
-    axes: float = 10.0  # principal axes per cluster; 0: all features
-    whiten: float = 0.0  # 1: variance 1 on all axes; 0: principal axes with their variances
-    rounds: int = 20
-    epochs: int = 1  # E
-    neighbours: int = 20  # k, with the image itself
-    entropy_weight: float = 2.0  # lambda, of all clients' cluster sizes
-    rate: float = 10.0  # learning rate, as a multiple of training.learning_rate
+    axes: float = 10.0  # principal axes per cluster; 0: all features, not whitened
+    excess: float = 10.0  # local centroids per cluster
+    images_per_centroid: int = 20  # at least, unless that gives fewer centroids than clusters
+    rounds: int = 5  # of votes
+    neighbours: int = 20  # that vote, with the image itself
+    balance: float = 1.0  # preference for clusters that are small in all clients; 0: sizes are ignored
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "neighbours", "entropy_weight", "rate", section="clustering")
+        require_positive(self, "rounds", "neighbours", section="clustering")
+        if not 0 <= self.balance < float("inf"):
+            raise InputError(f"clustering.balance is {self.balance}: give 0 or more.")
 
     def stages(self) -> tuple[Stage, ...]:
-        """The stages of federated k-means, then the training of its prototypes."""
-        *before, centroids = super().stages()
-        frozen = ("online.encoder", WHITENING)
-        training = Consistency(
-            rounds=self.rounds,
-            epochs=self.epochs,
-            neighbours=self.neighbours,
-            entropy_weight=self.entropy_weight,
-            learning_rate_factor=self.rate,
+        """Whitening, unless `axes` is 0, and centroids, in one round each; then rounds of votes."""
+        votes = Votes(
+            rounds=self.rounds, neighbours=self.neighbours, balance=self.balance, smallest=self.smallest
         )
-        return (*before, replace(centroids, shared=(VECTORS,), frozen=frozen), training)
+        stages: tuple[Statistics, ...] = (PrincipalCentroids(method=self), votes)
+        return (Whitening(power=self.whiten), *stages) if self.axes else stages
 
 
 @dataclass(frozen=True, kw_only=True)
-class Consistency(NeighbourAgreement):
-    """Train the prototypes on the whitened features of images and their neighbours, computed once."""
+class PrincipalCentroids(Centroids):
+    """Clients send centroids on principal axes; the server's k-means gives the first prototypes."""
 
-    name: str = "neighbours"
-    weight: str = f"{VECTORS}.weight"
-    trained: Parts = (VECTORS,)
-    shared: Parts = (VECTORS,)
+    shared: Parts = (f"{HEAD}.vectors", MARGINAL)
     frozen: Parts = ("online.encoder", WHITENING)
-    sees: Sights = (ROW, PARTNER_ROW)
-    unknown: float = 1e9  # sizes equal and large: no effect on the balance until the sizes are known
 
-    def first_notes(self, net: Any, count: int) -> State:
-        """Images on the axes in turn, until the first epoch replaces them by their whitened features."""
-        axes = torch.eye(len(net.online.cluster_projector.whitening.axes))
-        return {**super().first_notes(net, count), POINTS: axes[torch.arange(count) % len(axes)]}
-
-    def points(self, net: Any, overview: Overview) -> Tensor:
-        """The whitened features, which are stored as notes."""
+    @torch.no_grad()
+    def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
+        """Centroids of this client's features on the principal axes, and the number of images of each."""
         head = net.online.cluster_projector
-        points = overview.features(lambda batch: head.whitening(net.online.encoder(batch).float()))
-        net.notes[POINTS] = points
-        return points
-
-    def represent(self, net: Any, rows: Tensor, partners: Tensor) -> Assigned:
-        """Assign both by the prototypes."""
-        head: Prototypes = net.online.cluster_projector
-        y, neighbour = (head.assign_points(net.notes[POINTS][each]) for each in (rows, partners[:, 0]))
-        return self.assigned(net, y[:, None], neighbour[:, None])
+        points, clusters = principal(head, whitened(net, batches)), len(head.vectors.weight)
+        limit = max(len(points) // self.method.images_per_centroid, min(clusters, len(points)))
+        count = min(int(self.method.excess * clusters), limit)
+        return sent(local_centroids(points.cpu().numpy(), count, self.seed, self.smallest))
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
-        """Average the prototypes; the shares of the clusters in all images become part of the head."""
-        weights, extras = super().combine(updates, model)
-        sizes = extras[SHARES][0]
-        marginal = (sizes / sizes.sum()).to(model[f"{HEAD}.marginal"])
-        return Aggregate({**weights, f"{HEAD}.marginal": marginal}, extras)
+        """k-means of all centroids, weighted by their numbers of images; its centres are then whitened.
+
+        With many centroids, the sum of squared distances that decides between restarts is nearly that of
+        the images.
+        """
+        vectors, scale = model[VECTORS], model[f"{WHITENING}.axes"].norm(dim=1)
+        rows, sizes = gathered(updates, self.counts(updates))
+        fitted = kmeans.fit_weighted(rows, min(len(vectors), len(rows)), self.seed, sizes)
+        centres = F.normalize(torch.from_numpy(fitted.centres).to(vectors) * scale, dim=1)
+        shares = torch.from_numpy(np.bincount(fitted.labels, sizes, len(vectors)) / sizes.sum())
+        return Aggregate({VECTORS: repeated(centres, len(vectors)), MARGINAL: shares.to(model[MARGINAL])}, {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Votes(Lloyd):
+    """Clients send the sum and the number of the images for which neighbours vote for each cluster."""
+
+    neighbours: int = 20
+    balance: float = 1.0
+    unit: bool = True
+    smallest: int = SMALLEST_CLUSTER
+    name: str = "votes"
+    shared: Parts = (f"{HEAD}.vectors", MARGINAL)
+    frozen: Parts = ("online.encoder", WHITENING)
+
+    def first_notes(self, net: Any, count: int) -> State:
+        """Each image as its own neighbour, until the first round."""
+        return {PARTNERS: torch.arange(count)[:, None], FOUND: torch.tensor(False)}
+
+    @torch.no_grad()
+    def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
+        """Sums of whitened features by elected cluster and their counts, in double precision."""
+        head, points = net.online.cluster_projector, whitened(net, batches)
+        if not net.notes[FOUND]:
+            table = with_nearest(principal(head, points), self.neighbours - 1)
+            net.notes |= {PARTNERS: table, FOUND: torch.tensor(True)}
+        relative = head.marginal * len(head.marginal) + MIN_SIZE  # sizes of clusters in all clients
+        votes = head.assign_points(points) / relative**self.balance
+        elected = elect(votes, net.notes[PARTNERS]).cpu()
+        sums = torch.zeros(head.vectors.weight.shape, dtype=torch.float64)
+        sums.index_add_(0, elected, points.cpu().double())
+        counts = elected.bincount(minlength=len(sums))
+        sent = counts >= self.smallest
+        return {"sums": torch.where(sent[:, None], sums, 0), "counts": torch.where(sent, counts, 0)}
+
+
+def whitened(net: Network, batches: Iterable[Tensor]) -> Float[Tensor, "n axes"]:
+    """The whitened features of all images, as unit vectors."""
+    head = net.online.cluster_projector
+    assert isinstance(head, Prototypes)
+    return torch.cat([head.whitening(features) for features in encode(net, batches)])
+
+
+def principal(head: Prototypes, points: Float[Tensor, "n axes"]) -> Float[Tensor, "n axes"]:
+    """Whitened features with the variances of their principal axes restored, as unit vectors."""
+    return F.normalize(points / head.whitening.axes.norm(dim=1), dim=1)
+
+
+def elect(votes: Float[Tensor, "n k"], partners: Int64[Tensor, "n neighbours"]) -> Int64[Tensor, " n"]:
+    """The cluster with the largest sum of the neighbours' votes, each scaled to a sum of 1."""
+    votes = votes / votes.sum(dim=1, keepdim=True)
+    total = torch.zeros_like(votes)
+    for column in partners.T:  # one by one: all at once would take memory for n x neighbours x k numbers
+        total += votes[column]
+    return total.argmax(dim=1)

@@ -268,7 +268,7 @@ def _check_frozen(config: Config) -> None:
         if any(part == "online" or part.startswith("online.encoder") for part in stage.trained):
             raise InputError(
                 f"The encoder is frozen, but the stage {stage.name} trains it: set method.name to raw and "
-                "clustering.name to a clustering, such as kmeans."
+                "clustering.name to a clustering, such as neighbours."
             )
 
 
