@@ -97,7 +97,10 @@ Examples
 ['cc', 'k-fed', 'kmeans', 'landmarks']
 """
 
-EARLIER_OPTIONS: dict[str, dict[str, object]] = {"fedmcc-plus": {"members": 1}, "spectral": {"members": 1}}
+EARLIER_OPTIONS: dict[str, dict[str, object]] = {
+    "fedmcc-plus": {"members": 1, "variance": 1.0},
+    "spectral": {"members": 1, "variance": 1.0},
+}
 """Options that complete configurations of earlier versions lack, with the values that they had then."""
 
 __all__ = ["CLUSTERINGS", "EARLIER_OPTIONS", "METHODS", "Clustering", "Method", "Stage"]
