@@ -2,8 +2,11 @@
 
 The file has `features` (a row per image) and `labels`, which only score. The stages, rounds, checks and
 messages are those of a run; only the encoder is left out. Finished cells are read from the JSON lines.
+If the file has the `client` of each image, as files of head_features.py do, these are the clients; the
+seed is then that of the clustering alone. With `pixels`, the head "pixels" is k-means on them.
 
 python benchmarks/heads.py FEATURES.npz --out heads.jsonl [--seeds 3] [--head neighbours:rounds=20 ...]
+    [--thinned] [--clusters 50]
 """
 
 import argparse
@@ -12,6 +15,7 @@ import statistics
 import time
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,22 +59,54 @@ class Cell(NamedTuple):
     seed: int
 
 
+class Rows(NamedTuple):
+    """The images that are clustered, one row each."""
+
+    features: np.ndarray
+    labels: np.ndarray
+    pixels: np.ndarray | None
+    client: np.ndarray | None  # None: drawn
+
+    def take(self, rows: np.ndarray) -> "Rows":
+        """Some of the images."""
+        return Rows(*(None if array is None else array[rows] for array in self))
+
+
 def main() -> None:
     """Measure the missing cells and print a table."""
     options = read_options()
     set_up_torch(1)
-    with np.load(options.features) as file:
-        features, labels = file["features"].astype(np.float32), file["labels"].astype(np.int64)
-    done = read_rows(options.out)
+    rows, done = read_features(options.features), read_rows(options.out)
+    partitions = [*PARTITIONS] if rows.client is None else ["as in the run"]
     for seed in range(options.seeds):
-        for partition in PARTITIONS:
+        chosen = rows.take(thinned(rows.labels, seed)) if options.thinned else rows
+        clusters = options.clusters or len(np.unique(rows.labels))
+        for partition in partitions:
             for head in options.head or HEADS:
-                cell = Cell(head, partition, seed)
+                cell = Cell(head, partition + (", thinned" if options.thinned else ""), seed)
                 if cell not in done:
-                    done[cell] = measure(cell, features, labels)
+                    done[cell] = measure(cell, chosen, clusters)
                     with options.out.open("a") as out:
                         out.write(json.dumps({"cell": cell, **done[cell]}) + "\n")
     print_table(done)
+
+
+def read_features(path: Path) -> Rows:
+    """The arrays of the file."""
+    with np.load(path) as file:
+        given = {name: file[name] if name in file.files else None for name in ("pixels", "client")}
+        return Rows(file["features"].astype(np.float32), file["labels"].astype(np.int64), **given)
+
+
+def thinned(labels: np.ndarray, seed: int) -> np.ndarray:
+    """Rows of n · 10^(-i/9) of the n images of the i-th class, of ten classes in a random order."""
+    draw = np.random.default_rng(100 + seed)
+    order = draw.permutation(np.unique(labels))
+    kept = []
+    for place, label in enumerate(order):
+        rows = draw.permutation(np.flatnonzero(labels == label))
+        kept.append(rows[: round(len(rows) * 10 ** (-place / (len(order) - 1)))])
+    return np.sort(np.concatenate(kept))
 
 
 def read_options() -> argparse.Namespace:
@@ -79,6 +115,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("features", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--thinned", action="store_true", help="thin the classes, up to 10:1")
+    parser.add_argument("--clusters", type=int, help="instead of the number of classes")
     parser.add_argument("--head", action="append", help="a clustering, such as kmeans:axes=0.0,excess=3.0")
     return parser.parse_args()
 
@@ -90,37 +128,37 @@ def read_rows(path: Path) -> dict[Cell, dict[str, float]]:
     return {Cell(*row.pop("cell")): row for row in rows}
 
 
-def measure(cell: Cell, features: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+def measure(cell: Cell, rows: Rows, clusters: int) -> dict[str, float]:
     """Scores, CPU seconds, and bytes per client of a cell."""
-    start, clusters = time.process_time(), len(np.unique(labels))
+    start, traffic = time.process_time(), {"down": 0.0, "up": 0.0, "rounds": 0.0}
     if cell.head == "pooled":
-        assigned = kmeans.fit(kmeans.unit_rows(features), clusters, cell.seed).labels_
-        traffic = {"down": 0.0, "up": 0.0, "rounds": 0.0}
+        assigned = kmeans.fit(kmeans.unit_rows(rows.features), clusters, cell.seed).labels_
+    elif cell.head == "pixels":
+        assigned = kmeans.fit((rows.pixels / 255).astype(np.float32), clusters, cell.seed).labels_
     else:
-        assigned, traffic = federate(cell, features, labels, clusters)
-    seconds = time.process_time() - start
+        assigned, traffic = federate(cell, rows, clusters)
+    seconds, labels = time.process_time() - start, rows.labels
     scores = {"acc": accuracy(labels, assigned), "nmi": nmi(labels, assigned), "ari": ari(labels, assigned)}
     return {**scores, "seconds": seconds, **traffic}
 
 
-def federate(
-    cell: Cell, features: np.ndarray, labels: np.ndarray, clusters: int
-) -> tuple[np.ndarray, dict[str, float]]:
+def federate(cell: Cell, rows: Rows, clusters: int) -> tuple[np.ndarray, dict[str, float]]:
     """The clusters by a federation of five clients, and its traffic per client."""
     net, clustering = Network(Branch(nn.Flatten())), make_clustering(cell.head)
-    clustering.extend(net, features.shape[1], clusters)
+    clustering.extend(net, rows.features.shape[1], clusters)
     initialise(net, generator(cell.seed, "weights"))
     progress, policy = Progress(detached(net.state_dict())), Policy(Federation(), cell.seed)
     finished: list[Round] = []
-    with Embedded(net, clients_of(cell, features, labels)) as engine:
+    with Embedded(net, clients_of(cell, rows)) as engine:
         for stage in clustering.stages():
-            for event in rounds(stage, progress, engine, range(5), policy):
+            stage = replace(stage, seed=1000 * cell.seed) if hasattr(stage, "seed") else stage
+            for event in rounds(stage, progress, engine, range(len(engine.members)), policy):
                 if isinstance(event, Round):
                     finished.append(event)
                     progress = event.progress
     copy_into(net, progress.model)
     with torch.no_grad():
-        assigned = net.eval().online.assign(torch.from_numpy(features)).argmax(dim=1).numpy()
+        assigned = net.eval().online.assign(torch.from_numpy(rows.features)).argmax(dim=1).numpy()
     down, up = (sum(getattr(each, f"bytes_{way}") for each in finished) / 5 for way in ("down", "up"))
     return assigned, {"down": down, "up": up, "rounds": float(len(finished))}
 
@@ -131,14 +169,18 @@ def make_clustering(head: str) -> Any:
     return CLUSTERINGS[name](**tomllib.loads(given.replace(",", "\n")))
 
 
-def clients_of(cell: Cell, features: np.ndarray, labels: np.ndarray) -> list[Client]:
-    """Five clients with their rows."""
-    options = PartitionOptions(name=PARTITIONS[cell.partition], clients=5)
-    held = ImageSet(np.zeros((len(labels), 1, 1, 1), np.uint8), labels, tuple(map(str, np.unique(labels))))
-    shards = partition_images(held, options, derive(cell.seed, "partition"))
+def clients_of(cell: Cell, rows: Rows) -> list[Client]:
+    """The clients with their rows; five if the file does not name them."""
+    if rows.client is None:
+        options = PartitionOptions(name=PARTITIONS[cell.partition.removesuffix(", thinned")], clients=5)
+        classes = tuple(map(str, np.unique(rows.labels)))
+        held = ImageSet(np.zeros((len(rows.labels), 1, 1, 1), np.uint8), rows.labels, classes)
+        shards = partition_images(held, options, derive(cell.seed, "partition"))
+    else:
+        shards = [np.flatnonzero(rows.client == client) for client in np.unique(rows.client)]
     return [
-        FeatureClient(index, features[rows], Views(), Training(keep_optimizer=False), cell.seed)
-        for index, rows in enumerate(shards)
+        FeatureClient(index, rows.features[own], Views(), Training(keep_optimizer=False), cell.seed)
+        for index, own in enumerate(shards)
     ]
 
 

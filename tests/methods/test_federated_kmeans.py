@@ -57,6 +57,18 @@ def test_whitened_features_of_all_clients_have_mean_0_and_variance_1_on_every_ax
     np.testing.assert_allclose(np.cov(placed.T, bias=True), np.eye(4), atol=1e-4)
 
 
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+def test_axes_beyond_a_share_of_the_variance_are_left_out(share):
+    shards = [np.repeat([0, 1], 90), np.repeat([2, 3, 4], 40)]
+    net, _ = _exchange(shards, clusters=2, variance=share)
+    points = torch.cat([_blobs(shard).flatten(1) for shard in shards])
+    unit = (points / points.norm(dim=1, keepdim=True)).double().numpy()
+    largest = np.sort(np.linalg.eigvalsh(np.cov(unit.T, bias=True)))[::-1]
+    needed = next(count for count in range(1, 13) if largest[:count].sum() >= share * largest.sum())
+    placed = unit @ net.online.cluster_projector.whitening.axes.double().numpy().T
+    np.testing.assert_allclose(placed.var(axis=0), (np.arange(4) < needed).astype(float), atol=1e-4)
+
+
 @pytest.mark.parametrize("whiten", [0.0, 0.5])
 def test_without_whitening_the_principal_axes_keep_their_variances(whiten):
     shards = [np.repeat([0, 1], 90), np.repeat([2, 3, 4], 40)]
@@ -190,7 +202,9 @@ def test_a_target_gets_a_head_of_its_own():
     assert not any(parameter.requires_grad for parameter in pair.target.parameters())
 
 
-@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"images_per_centroid": 0}, {"axes": -1.0}])
+@pytest.mark.parametrize(
+    "options", [{"temperature": 0.0}, {"images_per_centroid": 0}, {"axes": -1.0}, {"variance": 1.1}]
+)
 def test_invalid_options_are_refused(options):
     with pytest.raises(InputError, match=f"clustering.{next(iter(options))}"):
         FederatedKMeans(**options)

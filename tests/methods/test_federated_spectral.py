@@ -62,6 +62,14 @@ def test_arcs_are_separated_by_merged_prototypes_and_not_by_one_each():
     assert _accuracy(FederatedKMeans(**ARCS)) < 0.8
 
 
+def test_arcs_of_uneven_sizes_are_separated_too():
+    labels = [np.repeat([0, 1], [400, 40]) for _ in range(2)]
+    shards = [_arcs(own, client) for client, own in enumerate(labels)]
+    net, _ = _exchange(FederatedSpectral(prototypes=20.0, **ARCS), shards)
+    assigned = net.online.assign(net.online.encoder(torch.cat(shards))).argmax(dim=1).numpy()
+    assert accuracy(np.concatenate(labels), assigned) > 0.98
+
+
 def test_a_client_sends_the_sum_of_outer_products_of_its_soft_assignments():
     net, updates = _exchange(FederatedSpectral(members=2, **ARCS), [points for _, points in SHARDS])
     head = net.online.cluster_projector
@@ -163,7 +171,10 @@ def test_a_set_of_any_member_that_cannot_be_is_refused(change, reason):
     assert stage.extras_error(replace(update, extras={**update.extras, **changed})).startswith(reason)
 
 
-@pytest.mark.parametrize("options", [{"prototypes": 0.0}, {"temperature": -1.0}, {"members": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [{"prototypes": 0.0}, {"temperature": -1.0}, {"members": 0}, {"balance": -0.1}, {"variance": 0.0}],
+)
 def test_invalid_options_are_refused(options):
     with pytest.raises(InputError, match=f"clustering.{next(iter(options))}"):
         FederatedSpectral(**options)

@@ -57,6 +57,27 @@ def test_of_two_cuts_of_the_same_weight_the_balanced_one_costs_less():
     assert cost(affinity, even, 2, 0.0) == pytest.approx(cost(affinity, uneven, 2, 0.0))
 
 
+def test_the_cost_without_a_balance_is_the_negative_modularity():
+    affinity, _ = _graph([3, 4], seed=3)
+    assigned, total = np.array([0, 0, 1, 1, 1, 0, 1]), affinity.sum()
+    degrees = [sum(row) for row in affinity]
+    modularity = sum(
+        (affinity[i, j] - degrees[i] * degrees[j] / total) / total
+        for i in range(7)
+        for j in range(7)
+        if assigned[i] == assigned[j]
+    )
+    assert cost(affinity, assigned, 2, "auto") == pytest.approx(-modularity)
+
+
+@pytest.mark.parametrize(("sizes", "balanced_is_right"), [([8, 8, 8], True), ([40, 4, 4], False)])
+def test_a_split_block_and_two_merged_ones_cost_more_whatever_the_sizes(sizes, balanced_is_right):
+    affinity, blocks = _graph(sizes, between=0.1)
+    wrong = np.where(blocks == 0, np.arange(len(blocks)) % 2, 2)
+    assert cost(affinity, blocks, 3, "auto") < cost(affinity, wrong, 3, "auto")
+    assert (cost(affinity, blocks, 3, 1.0) < cost(affinity, wrong, 3, 1.0)) == balanced_is_right
+
+
 def test_nodes_without_edges_are_allowed():
     affinity, blocks = _graph([6, 6])
     alone = np.zeros((14, 14))
@@ -83,7 +104,7 @@ def test_the_cut_is_the_one_of_separate_runs_of_k_means_and_sums_over_all_triple
         volumes = degrees @ members
         inside = np.einsum("ip,ij,jp->p", members, affinity, members)
         costs.append((1 - inside / volumes).mean() - entr(volumes / volumes.sum()).sum())
-    np.testing.assert_array_equal(cut(affinity, clusters), candidates[np.argmin(costs)])
+    np.testing.assert_array_equal(cut(affinity, clusters, 1.0), candidates[np.argmin(costs)])
 
 
 def _confused_members(labels, classes):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -50,6 +51,7 @@ class FederatedKMeans:
 
     axes: float = 2.0  # whitened axes per cluster; 0: no whitening
     whiten: float = 1.0  # 1: variance 1 on all axes; 0: principal axes with their variances
+    variance: float = 1.0  # share that the whitened axes hold at most; axes beyond it are left out as noise
     excess: float = 2.0  # local centroids per prototype
     images_per_centroid: int = 30  # at least, unless that gives fewer centroids than clusters
     temperature: float = 0.1  # of the soft assignments
@@ -61,6 +63,7 @@ class FederatedKMeans:
         if not 0 <= self.axes < math.inf:
             raise InputError(f"clustering.axes is {self.axes}: give 0 or more.")
         require_fraction(self, "whiten", section="clustering")
+        require_share(self.variance, "clustering")
 
     def head(self, features: int, clusters: int) -> Prototypes:
         """A head of prototypes for this number of features and clusters."""
@@ -87,7 +90,14 @@ class FederatedKMeans:
     def stages(self) -> tuple[Stage, ...]:
         """Whitening, unless `axes` is 0, and centroids: one round each, without training."""
         centroids = Centroids(method=self)
-        return (Whitening(power=self.whiten), centroids) if self.axes else (centroids,)
+        whitening = Whitening(power=self.whiten, variance=self.variance)
+        return (whitening, centroids) if self.axes else (centroids,)
+
+
+def require_share(variance: float, section: str) -> None:
+    """Raise unless the share of the variance on the whitened axes is above 0 and at most 1."""
+    if not 0 < variance <= 1:
+        raise InputError(f"{section}.variance is {variance}: give a number above 0, at most 1.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +105,7 @@ class Whitening(Statistics):
     """Clients send the moments of their features; the server puts the whitening axes into the head."""
 
     power: float = 1.0  # 1: variance 1 on all axes; 0: the variances are kept
+    variance: float = 1.0  # share that the axes hold; the others are noise
     name: str = "whitening"
     shared: Parts = (f"{HEAD}.whitening",)
 
@@ -130,7 +141,7 @@ class Whitening(Statistics):
         return "" if valid else "Its moments are not those of one unit vector per image."
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
-        """The principal axes of the covariance, scaled to variance 1 if `power` is 1."""
+        """The principal axes of the covariance, scaled to variance 1 if `power` is 1; axes of noise are 0."""
         axes_count = len(model[f"{HEAD}.whitening.axes"])
         counts, second = self.counts(updates), torch.zeros((), dtype=torch.float64)
         first, count = (add_up(updates, key, counts) for key in ("first", "count"))
@@ -141,8 +152,18 @@ class Whitening(Statistics):
         largest = variance.argsort(descending=True)[:axes_count]
         smallest = max(MIN_VARIANCE, MIN_RELATIVE_VARIANCE * float(variance.max()))
         scale = variance[largest].clamp_min(smallest).rsqrt() ** self.power
+        scale[noise_axes(variance.clamp_min(0), self.variance)[largest]] = 0
         axes = (directions[:, largest] * scale).T.float().contiguous()
         return Aggregate({f"{HEAD}.whitening.mean": mean.float(), f"{HEAD}.whitening.axes": axes}, {})
+
+
+def noise_axes(variance: Float[Tensor, " d"], share: float) -> Bool[Tensor, " d"]:
+    """Which axes are left out because those of more variance hold this share of all variance.
+
+    Whitening gives all axes the same weight, and so amplifies those that carry little.
+    """
+    larger = (variance[:, None] < variance).to(variance) @ variance
+    return larger >= share * variance.sum() if share < 1 else torch.zeros_like(variance, dtype=torch.bool)
 
 
 def _rank(axes: int, features: int) -> int | None:

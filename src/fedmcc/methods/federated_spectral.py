@@ -3,6 +3,7 @@
 By default it is a consensus of several such clusterings, which differ in axes, prototypes and first centres.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedmcc.errors import InputError
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage, require_positive
 from fedmcc.methods.centroids import HEAD, Statistics, encode
@@ -17,7 +19,7 @@ from fedmcc.methods.extras import add_up, extras_mismatch
 from fedmcc.methods.federated_kmeans import FederatedKMeans
 from fedmcc.networks.prototypes import Member
 from fedmcc.numerics.matrices import from_upper_triangle, is_positive_semidefinite, upper_triangle
-from fedmcc.numerics.normalized_cut import consensus
+from fedmcc.numerics.normalized_cut import Balance, consensus
 from fedmcc.numerics.state_dicts import State
 
 AXES_FACTORS = (1.0, 5 / 3)  # of the members, in turn, as multiples of `axes`
@@ -36,16 +38,20 @@ class FederatedSpectral(FederatedKMeans):
     """
 
     axes: float = 3.0  # whitened axes per cluster; 0: no whitening
+    variance: float = 0.95  # share that the whitened axes hold at most; axes beyond it are left out as noise
     excess: float = 1.0  # local centroids per prototype
     images_per_centroid: int = 10  # at least, unless that gives fewer centroids than clusters
     temperature: float = 0.05  # of the soft assignments
     prototypes: float = 10.0  # per cluster
-    balance: float = 1.0  # weight of equal cluster sizes in the choice of a cut; 0: sizes are ignored
+    balance: Balance = (
+        "auto"  # weight of equal cluster sizes in the choice of a cut; auto: sizes from the data
+    )
     members: int = 5  # clusterings in the consensus; 1: a single one
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "prototypes", "members", section="clustering")
+        require_balance(self.balance, "clustering")
 
     @property
     def sets(self) -> int:
@@ -71,6 +77,12 @@ class FederatedSpectral(FederatedKMeans):
         *before, centroids = super().stages()
         unfinished = replace(centroids, shared=(f"{HEAD}.vectors",), frozen=("online.encoder", HEAD))
         return (*before, unfinished, Merging(method=self))
+
+
+def require_balance(balance: Balance, section: str) -> None:
+    """Raise unless the weight of equal cluster sizes is "auto", zero or positive."""
+    if balance != "auto" and not 0 <= balance < math.inf:
+        raise InputError(f'{section}.balance is {balance}: give "auto", 0 or a positive number.')
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,12 +18,14 @@ from fedmcc.methods.about import About
 from fedmcc.methods.base import Memory, Stage, require_fraction, require_positive
 from fedmcc.methods.centroids import SMALLEST_CLUSTER
 from fedmcc.methods.cross_client_contrast import CrossClientContrast
-from fedmcc.methods.federated_spectral import FederatedSpectral
+from fedmcc.methods.federated_kmeans import require_share
+from fedmcc.methods.federated_spectral import FederatedSpectral, require_balance
 from fedmcc.methods.fedmcc import Representation
 from fedmcc.methods.mcc import MomentumContrast
 from fedmcc.methods.self_training import ModelSelection, SelfTraining, SelfTrainingPair
 from fedmcc.networks.heads import instance_projector
 from fedmcc.networks.momentum import Branch, MomentumPair
+from fedmcc.numerics.normalized_cut import Balance
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,10 @@ class FedMCCPlus(MomentumContrast):
     separation: float = 0.5  # fraction of the rounds with cross-client contrast
     repulsion: float = 3.0  # weight of the negatives in the stage separation
     axes: float = 3.0  # whitened axes per cluster; 0: no whitening
+    variance: float = 0.95  # share that the whitened axes hold at most; axes beyond it are left out as noise
     prototypes: float = 10.0  # per cluster
     prototype_temperature: float = 0.05  # of the soft assignments
-    balance: float = 1.0  # weight of equal cluster sizes when prototypes are merged; 0: sizes are ignored
+    balance: Balance = "auto"  # weight of equal cluster sizes when prototypes are merged; auto: from the data
     members: int = 5  # clusterings in the consensus; 1: a single one
     smallest: int = SMALLEST_CLUSTER  # images that a centroid must represent to be sent
     polish_rounds: int = 0  # rounds of self-training, which changes little (docs/decisions/0005); 0: none
@@ -54,6 +57,8 @@ class FedMCCPlus(MomentumContrast):
         require_positive(self, "members")
         if not 0 <= self.half_life < math.inf:
             raise InputError(f"method.half_life is {self.half_life}: give 0 or more rounds.")
+        require_balance(self.balance, "method")
+        require_share(self.variance, "method")
         if self.target == "share":
             raise InputError('method.target = "share" is an ablation of fedmcc: use "keep" or "reset".')
 
@@ -89,6 +94,7 @@ class FedMCCPlus(MomentumContrast):
     def _clustering(self) -> FederatedSpectral:
         return FederatedSpectral(
             axes=self.axes,
+            variance=self.variance,
             prototypes=self.prototypes,
             temperature=self.prototype_temperature,
             balance=self.balance,

@@ -4,6 +4,7 @@ SciPy is imported inside the functions: a site starts a process for every messag
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float64, Int
@@ -12,15 +13,17 @@ from fedmcc.numerics import kmeans
 
 Affinity = Float64[np.ndarray, "n n"]
 Parts = Int[np.ndarray, " n"]
+Balance = float | Literal["auto"]  # weight of equal sizes; auto: none are assumed
 
 CANDIDATES = 20  # runs of k-means on the eigenvectors; the cheapest result is kept
 
 
-def cut(affinity: Affinity, parts: int, balance: float = 1.0, seed: int = 0) -> Parts:
+def cut(affinity: Affinity, parts: int, balance: Balance = "auto", seed: int = 0) -> Parts:
     """Assign each node to a part: of several candidate cuts, the one with the lowest `cost`.
 
     The weight of the cut alone cannot reject a result that splits one class and merges two others, since both
-    cut about as little. The entropy of the sizes can, if the classes have about the same size.
+    cut about as little. The entropy of the sizes can, if the classes have about the same size; modularity can
+    without this assumption.
     """
     from scipy.linalg import eigh
 
@@ -36,7 +39,7 @@ def cut(affinity: Affinity, parts: int, balance: float = 1.0, seed: int = 0) -> 
     return min(candidates, key=lambda candidate: cost(affinity, candidate, parts, balance))
 
 
-def consensus(affinity: Affinity, members: Sequence[int], parts: int, balance: float = 1.0) -> Parts:
+def consensus(affinity: Affinity, members: Sequence[int], parts: int, balance: Balance = "auto") -> Parts:
     """Cut the nodes of each member into parts, then the graph of all members' parts, and return the latter.
 
     The nodes of a member are consecutive. Members err in different places, so that their parts are connected
@@ -54,15 +57,21 @@ def consensus(affinity: Affinity, members: Sequence[int], parts: int, balance: f
     return result
 
 
-def cost(affinity: Affinity, assigned: Parts, parts: int, balance: float) -> float:
-    """Mean share of a part's edge weight that leaves it, minus `balance` times the entropy of the sizes."""
+def cost(affinity: Affinity, assigned: Parts, parts: int, balance: Balance) -> float:
+    """Mean share of a part's edge weight that leaves it, minus `balance` times the entropy of the sizes.
+
+    With "auto", minus the modularity (Newman 2006): the share of the edge weight within parts that exceeds
+    what parts of these sizes have if edges join nodes at random. Both terms are shares of the same weight.
+    """
     from scipy.special import entr
 
     volumes = np.bincount(assigned, _degrees(affinity), parts)
     to_own_part = np.where(assigned[:, None] == assigned, affinity, 0).sum(axis=1)
-    inside = np.bincount(assigned, to_own_part, parts)
+    inside, sizes = np.bincount(assigned, to_own_part, parts), volumes / volumes.sum()
+    if balance == "auto":
+        return float(np.square(sizes).sum() - inside.sum() / volumes.sum())
     leaving = 1 - inside / np.maximum(volumes, np.finfo(float).tiny)
-    return float(leaving.mean() - balance * entr(volumes / volumes.sum()).sum())
+    return float(leaving.mean() - balance * entr(sizes).sum())
 
 
 def _degrees(affinity: Affinity) -> Float64[np.ndarray, " n"]:
