@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from fedmcc.data.synthetic import Synthetic
 from fedmcc.messages import Update
 from fedmcc.methods import CLUSTERINGS, METHODS
+from fedmcc.methods.base import Stage
 from fedmcc.numerics.state_dicts import detached, select
 from fedmcc.training.batches import BatchSource
 from fedmcc.training.loop import Training, train, trainable
@@ -171,6 +172,17 @@ def test_a_stage_objects_to_extras_that_its_clients_do_not_send(case):
     hostile += [{key: value for key, value in update.extras.items() if key != name} for name in update.extras]
     for extras in hostile:
         assert stage.extras_error(replace(update, extras=extras)).endswith(".")
+
+
+def test_extras_that_are_hidden_by_secure_aggregation_are_all_extras_in_their_declared_form(case):
+    net, stage = case.build()
+    update = _replies(net, stage)[0]
+    additive = stage.additive(update.weights)
+    if additive is None:  # refused with secure aggregation: the server needs more than sums
+        assert update.extras or type(stage).combine is not Stage.combine
+        return
+    declared = {name: (extra.dtype, extra.shape) for name, extra in additive.items()}
+    assert declared == {name: (value.dtype, tuple(value.shape)) for name, value in update.extras.items()}
 
 
 @over_entries

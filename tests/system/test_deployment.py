@@ -21,6 +21,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import tomli_w
+import torch
 from flwr.app import Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
@@ -45,9 +47,11 @@ from fedmcc.deployment.setup.certificates import (
 from fedmcc.deployment.setup.create import create_federation, expiry_dates, write_nginx_config
 from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder, SiteFolder
 from fedmcc.deployment.setup.nginx import command_line, find_nginx
+from fedmcc.federation.secure_aggregation.quantise import STEP
 from fedmcc.messages import Task
 from fedmcc.runs import experiment
 from fedmcc.runs.directory import Run
+from fedmcc.storage.safetensor_files import load_state
 
 pytestmark = pytest.mark.timeout(2400)  # every message starts a process, which is slow on a busy machine
 
@@ -126,7 +130,7 @@ def federation(
         message = "nginx is not installed"
         pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
     folder = tmp_path_factory.mktemp("federation")
-    (folder / "images").symlink_to(owners)
+    shutil.copytree(owners, folder / "images")
     (folder / "recipe.toml").write_text(RECIPE)
     operator = create_federation(
         folder / "fed", FederationSpec("127.0.0.1", free_port(), free_port(), ("a", "b", "c")), 60
@@ -391,6 +395,43 @@ def test_a_pretrained_encoder_in_the_place_of_each_site_does_not_travel_and_give
     )
     assert sent == simulated_bytes
     assert 0 < sum(sent) < federation.encoder("server").stat().st_size
+
+
+def test_with_secure_aggregation_and_a_drop_out_the_model_is_the_plain_average(
+    federation: Federation,
+) -> None:
+    """Site c shares its secrets and then refuses to train, since one of its images is gone."""
+    operator, recipe = federation.operator, federation.folder / "secure.toml"
+    table = {**tomllib.loads(RECIPE), "federation": {"secure_aggregation": True}}
+    table["method"] = {"name": "fedsimclr", "rounds": 1, "epochs": 1, "hidden": 16, "projections": 8}
+    recipe.write_text(tomli_w.dumps(table))
+    book = operator.site("c").audit_book
+    lines = book.read_text().count("replied")
+    server = federation.start("secure", "server", "start", operator.path, recipe)
+    assert wait_until(lambda: book.read_text().count("replied") > lines, TIMEOUT_SECONDS)  # its hello
+    next((federation.folder / "images" / "c").rglob("*.png")).unlink()
+    assert server.wait(TIMEOUT_SECONDS) == 0, federation.output("secure")
+    run = Run(operator.runs / "secure-001")
+    assert run.rows()[0]["participants"] == [0, 1]
+    assert "another number of images" in run.rows()[0]["reasons"]["2"]
+    assert_plain_average(operator, run, ("a", "b"))
+    assert not list(operator.path.glob("sites/*/flower/apps"))  # sites run no program of the server
+
+
+def assert_plain_average(operator: OperatorFolder, run: Run, sites: tuple[str, ...]) -> None:
+    """The model is the mean of the weights that the sites have on their disks, weighted by their images."""
+    number = run.read_json("sites.json")["id"]
+    states = []
+    for name in sites:
+        (file,) = (operator.site(name).state / number).glob("*-000001.safetensors")
+        states.append({key.removeprefix("net."): value for key, value in load_state(file).items()})
+    model = load_state(run.model_file)
+    shared = [key for key, value in model.items() if key.startswith("online.") and value.is_floating_point()]
+    assert shared
+    for key in shared:
+        mean = torch.stack([state[key].double() for state in states]).mean(dim=0)  # 100 images each
+        assert (model[key].double() - mean).abs().max() <= 3 * STEP / 2 * 3 / 2 + 1e-6, key
+    assert any((states[0][key] - states[1][key]).abs().max() > 1e-3 for key in shared)
 
 
 def test_no_process_is_left_after_all_were_stopped(federation: Federation) -> None:

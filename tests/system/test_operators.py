@@ -1,6 +1,7 @@
 """Mistakes of operators and sites give one error line and exit code 2, and change nothing."""
 
 import shlex
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -145,6 +146,23 @@ def test_stopping_a_server_that_is_not_running_changes_nothing(fedmcc: Command) 
     fedmcc(*INIT)
     result = fedmcc("federation", "stop", "fed")
     assert (result.exit_code, result.stderr) == (0, "The server was not running.\n")
+
+
+def test_a_watched_status_is_shown_again_until_it_is_interrupted(
+    fedmcc: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            raise KeyboardInterrupt
+
+    fedmcc(*INIT)
+    monkeypatch.setattr(time, "sleep", sleep)
+    result = fedmcc("federation", "status", "fed", "--watch", "--json")
+    assert result.stdout.count('"running": false') == 2
+    assert (slept, result.exit_code) == ([5.0, 5.0], 130)
 
 
 def test_a_new_federation_has_a_status(fedmcc: Command) -> None:

@@ -1,5 +1,6 @@
 """Commands for the operator: federation init, add, revoke, rotate, renew, status, audit, stop."""
 
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,10 @@ import typer
 from fedmcc.cli.app import app, command
 
 if TYPE_CHECKING:
+    from fedmcc.deployment.server.status import Status
     from fedmcc.deployment.setup.layout import OperatorFolder
+
+WATCH_SECONDS = 5.0
 
 federation = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Create, inspect and stop a federation."
@@ -46,7 +50,7 @@ def init(
 
 @partial(command, group=federation)
 def add(folder: Folder, site: Annotated[str, typer.Option(help="Name of the new site.")]) -> None:
-    """Add a site; a running server accepts it after a restart."""
+    """Add a site; with a running server, it takes part from the next round."""
     from fedmcc.deployment.setup import create
     from fedmcc.deployment.setup.layout import OperatorFolder
 
@@ -82,7 +86,7 @@ def rotate(folder: Folder, site: Site) -> None:
     key = operator.site(site).key
     output.say(f"For {site}: send {key} over a secure channel; it replaces site.key in the site's folder.")
     if reload_proxy(operator):
-        output.say("The running server refuses the old key; start it again to accept the new one.")
+        output.say("The running server refuses the old key, and accepts the new one.")
 
 
 @partial(command, group=federation)
@@ -104,19 +108,33 @@ def renew(folder: Folder, days: Days = 365) -> None:
 def status(
     folder: Folder,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")] = False,
+    watch: Annotated[bool, typer.Option(help="Show it again every five seconds, until Ctrl-C.")] = False,
 ) -> None:
     """Show connected sites, the progress of the run, and bytes sent."""
-    from rich import filesize
-    from rich.table import Table
-
     from fedmcc.deployment.server.status import read_status
     from fedmcc.deployment.setup.layout import OperatorFolder
     from fedmcc.terminal import output
 
-    current = read_status(OperatorFolder(folder.resolve()))
-    if json:
-        print(current.to_json())
-        return
+    operator = OperatorFolder(folder.resolve())
+    while True:
+        current = read_status(operator)
+        if watch and output.out.is_terminal:
+            output.out.clear()
+        if json:
+            print(current.to_json(), flush=True)
+        else:
+            _show_status(current)
+        if not watch:
+            return
+        time.sleep(WATCH_SECONDS)
+
+
+def _show_status(current: "Status") -> None:
+    from rich import filesize
+    from rich.table import Table
+
+    from fedmcc.terminal import output
+
     table = Table("site", "state", "last seen (UTC)", "rounds", "received", "sent")
     for site in current.sites:
         sizes = (filesize.decimal(site.down), filesize.decimal(site.up))

@@ -36,9 +36,13 @@ def start(
     proxy: Annotated[
         bool, typer.Option(help="Run nginx in front of Flower; without it, sites must be on this machine.")
     ] = True,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Port on 127.0.0.1 for /metrics in Prometheus' format [none].")
+    ] = None,
 ) -> None:
     """Start the server and a run, or resume the run; Ctrl-C stops both."""
     from fedmcc import config
+    from fedmcc.deployment.server.metrics import serving_metrics
     from fedmcc.deployment.server.submit import check_request, choose_config, choose_run
     from fedmcc.deployment.setup import create
     from fedmcc.deployment.setup.layout import OperatorFolder
@@ -55,7 +59,8 @@ def start(
     check_request(request, operator.read_spec())
     if warning := create.expiry_warning(operator):
         output.warn(warning)
-    _serve(operator, loaded, request, proxy)
+    with serving_metrics(chosen, metrics_port):
+        _serve(operator, loaded, request, proxy)
 
 
 def _serve(operator: "OperatorFolder", loaded: "Config", request: RunRequest, proxied: bool) -> None:

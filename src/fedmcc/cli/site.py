@@ -54,6 +54,10 @@ def start(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that the site received.")],
     data: Images,
     encoder: Encoder = None,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Refuse recipes without: secure-aggregation."),
+    ] = None,
 ) -> None:
     """Take part until stopped; wait for the server while it is down."""
     from fedmcc.deployment.flower import processes
@@ -62,5 +66,5 @@ def start(
     from fedmcc.terminal import output
 
     with processes.sigterm_as_interrupt():
-        for sentence in run_site(SiteFolder(folder.resolve()), data, encoder):
+        for sentence in run_site(SiteFolder(folder.resolve()), data, encoder, require or ()):
             output.say(sentence)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from torch import nn
 
 from fedmcc.errors import InputError
 from fedmcc.federation.aggregation import DEFAULT, rule
@@ -12,6 +13,7 @@ from fedmcc.federation.privacy import PrivateAggregator, draw_secretly
 from fedmcc.federation.update_checks import MAX_SAMPLES, Limits
 from fedmcc.methods.base import Stage
 from fedmcc.numerics.randomness import derive
+from fedmcc.numerics.state_dicts import select
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Federation:
     half: bool = False  # send weights in half precision
     aggregation: str | None = None  # rule for combining updates; None: guarded, or mean with privacy.clip
     samples_limit: float = 2.0  # largest weight of a client, as a multiple of the median; not with mean
-    secure_aggregation: bool = False  # the server learns the sum of all updates only; simulations only
+    secure_aggregation: bool = False  # the server learns the sum of all updates only
+    open_statistics: bool = False  # send statistics that cannot be added up, such as centroids, without masks
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
@@ -66,19 +69,23 @@ class Federation:
             )
         return size
 
-    def require_sums(self, stages: Sequence[Stage], registered: int) -> None:
-        """Raise if updates are aggregated securely and the server needs more than the sum of weights."""
-        if not self.secure_aggregation:
-            return
-        for stage in stages:
-            kind = type(stage)
-            if kind.extras is not Stage.extras or kind.combine is not Stage.combine:
-                raise InputError(
-                    "federation.secure_aggregation covers only averaged weights, but in the stage "
-                    f"{stage.name} clients send more: use a method such as fedmcc, or leave it out."
-                )
-        if self.size(registered) < 2:
+    def require_pairs(self, registered: int) -> None:
+        """Raise if updates are aggregated securely and a round has one client."""
+        if self.secure_aggregation and self.size(registered) < 2:
             raise InputError("federation.secure_aggregation needs 2 clients or more in a round: add clients.")
+
+    def require_sums(self, net: nn.Module, stages: Sequence[Stage]) -> None:
+        """Raise if updates are aggregated securely and the server needs more than sums of a stage."""
+        if not self.secure_aggregation or self.open_statistics:
+            return
+        weights = net.state_dict()
+        for stage in stages:
+            if stage.additive(select(weights, stage.shared)) is None:
+                raise InputError(
+                    "federation.secure_aggregation hides sums and averages, but in the stage "
+                    f"{stage.name} clients send other statistics: use a method such as fedmcc, or let the "
+                    "server read these statistics of each client with federation.open_statistics."
+                )
 
 
 @dataclass(frozen=True)

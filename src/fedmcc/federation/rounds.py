@@ -99,7 +99,7 @@ class _Server:
             if len(attempts) == options.attempts:
                 raise _failure(progress, attempts, options.minimum)
             number, attempt = progress.round + 1, len(attempts) + 1
-            clients = self.policy.participants(self.stage, self.clients, number, attempt)
+            clients = self.policy.participants(self.stage, self._registered(), number, attempt)
             attempts.append((yield from self._attempt(progress, clients, traffic)))
             progress = replace(progress, holders=attempts[-1].holders)
         self._warn_of_missing(attempts[-1].updates)
@@ -113,6 +113,11 @@ class _Server:
             traffic=traffic,
             seconds=time.perf_counter() - started,
         )
+
+    def _registered(self) -> list[int]:
+        """The clients from which participants are drawn, with those that joined during the run."""
+        newcomers = self.engine.newcomers() if self.policy.federation.only is None else []
+        return sorted({*self.clients, *newcomers})
 
     def _attempt(
         self, progress: Progress, clients: Sequence[int], traffic: dict[int, Traffic]
@@ -157,7 +162,7 @@ class _Server:
 
     def _warn_of_missing(self, updates: Sequence[Update]) -> None:
         """Warn if statistics lack clients: later rounds gather them only where a stage has several."""
-        missing = sorted(set(self.clients) - {update.client for update in updates})
+        missing = sorted(set(self._registered()) - {update.client for update in updates})
         if missing and not self.stage.trained:
             log.warning(
                 "The images of client %s are missing from the stage %s, and so from the clusters: "

@@ -4,7 +4,7 @@ The default of every hook is plain federated averaging. Centralized training is 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedmcc.errors import InputError
 from fedmcc.messages import Task, Update
+from fedmcc.methods.extras import Additive
 from fedmcc.methods.inputs import VIEW_PAIR, Overview, Sights
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics.state_dicts import Average, State, copy_into, mean
@@ -173,6 +174,15 @@ class Stage:
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
         """Small tensors that a client adds to its update; `batches` are its images without augmentation."""
         return {}
+
+    def additive(self, weights: State) -> Mapping[str, Additive] | None:
+        """The extras of which the server needs only sums, if these are all; None: it needs more.
+
+        Secure aggregation hides them. `weights` are the shared ones. A stage with its own `extras` or
+        `combine` declares them here.
+        """
+        plain = type(self).extras is Stage.extras and type(self).combine is Stage.combine
+        return {} if plain else None
 
     def extras_error(self, update: Update) -> str:
         """Why the extras of an update with valid weights are refused, as a sentence; empty if accepted."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage
 from fedmcc.methods.centroids import HEAD
-from fedmcc.methods.extras import extras_mismatch
+from fedmcc.methods.extras import Additive, extras_mismatch
 from fedmcc.methods.inputs import Overview
 from fedmcc.numerics.state_dicts import State
 
@@ -47,6 +47,10 @@ class BestHead(Stage):
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
         """The mean loss of each head."""
         return {LOSSES: net.notes["losses"].cpu() / net.notes["steps"].cpu().clamp_min(1)}
+
+    def additive(self, weights: State) -> dict[str, Additive]:
+        """The mean losses."""
+        return {LOSSES: Additive(torch.float32, (self.heads,))}
 
     def extras_error(self, update: Update) -> str:
         """Check that there is a loss for each head."""

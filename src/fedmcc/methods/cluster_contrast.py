@@ -19,7 +19,7 @@ from fedmcc.methods.base import (
     require_positive,
     require_view_pairs,
 )
-from fedmcc.methods.extras import extras_mismatch
+from fedmcc.methods.extras import Additive, additive_mismatch
 from fedmcc.methods.mcc import Target
 from fedmcc.methods.other_clients import mean_over_images, part_of_others
 from fedmcc.networks.heads import cluster_projector
@@ -179,11 +179,14 @@ class GlobalClustering(Clustering):
         net.sizes.own.copy_(y.double().mean(dim=0))
         return {"sizes": net.sizes.own}
 
+    def additive(self, weights: State) -> dict[str, Additive]:
+        """The mean assignment."""
+        last = max(name for name in weights if name.endswith("bias"))  # of the last layer
+        return {"sizes": Additive(torch.float32, (len(weights[last]),))}
+
     def extras_error(self, update: Update) -> str:
         """Check that the sizes can be the mean of soft assignments."""
-        last = max(name for name in update.weights if name.endswith("bias"))  # of the last layer
-        clusters = len(update.weights[last])
-        if mismatch := extras_mismatch(update.extras, {"sizes": (torch.float32, (clusters,))}):
+        if mismatch := additive_mismatch(update.extras, self.additive(update.weights)):
             return mismatch
         sizes = update.extras["sizes"]
         valid = bool((sizes >= 0).all()) and abs(float(sizes.sum()) - 1) <= 1e-2

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from fedmcc.losses import spectral_contrast
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Aggregate, Memory, Parts, Stage
-from fedmcc.methods.extras import extras_mismatch
+from fedmcc.methods.extras import Additive, additive_mismatch
 from fedmcc.methods.other_clients import mean_over_images, part_of_others
 from fedmcc.networks.momentum import Branch, MomentumPair
 from fedmcc.numerics.matrices import is_positive_semidefinite
@@ -85,9 +85,13 @@ class CrossClientContrast(Stage):
         net.own.copy_(total / count)
         return {"moment": net.own}
 
+    def additive(self, weights: State) -> dict[str, Additive]:
+        """The moment, a mean."""
+        return {"moment": Additive(torch.float32, (self.projections, self.projections))}
+
     def extras_error(self, update: Update) -> str:
         """Check that the moment can be that of unit vectors."""
-        if mismatch := extras_mismatch(update.extras, {"moment": (torch.float32, (self.projections,) * 2)}):
+        if mismatch := additive_mismatch(update.extras, self.additive(update.weights)):
             return mismatch
         moment = update.extras["moment"]
         valid = moment.trace() <= 1.01 and is_positive_semidefinite(moment, 1e-3)

@@ -1,6 +1,8 @@
 """Extra tensors of updates: their expected form, and their sum over clients."""
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +12,24 @@ from fedmcc.numerics.matrices import is_positive_semidefinite
 from fedmcc.numerics.state_dicts import State
 
 TensorSpec = tuple[torch.dtype, tuple[int | None, ...]]  # data type and shape of a tensor; None: any length
+
+
+class Additive(NamedTuple):
+    """An extra tensor of which the server needs only the sum or the mean over all images."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    is_sum: bool = False  # over the client's images; otherwise a mean
+
+    @property
+    def length(self) -> int:
+        """Number of its elements."""
+        return math.prod(self.shape)
+
+
+def additive_mismatch(extras: State, expected: Mapping[str, Additive]) -> str:
+    """How an update's extras differ in names, types or shapes from additive ones, as a sentence; or empty."""
+    return extras_mismatch(extras, {name: (extra.dtype, extra.shape) for name, extra in expected.items()})
 
 
 def extras_mismatch(extras: State, expected: Mapping[str, TensorSpec]) -> str:

@@ -27,7 +27,7 @@ from fedmcc.methods.centroids import (
     repeated,
     sent,
 )
-from fedmcc.methods.extras import TensorSpec, add_up, extras_mismatch
+from fedmcc.methods.extras import Additive, TensorSpec, add_up, extras_mismatch
 from fedmcc.networks.momentum import Network, set_cluster_projector
 from fedmcc.networks.prototypes import Member, Prototypes, rows_of
 from fedmcc.numerics import kmeans
@@ -122,6 +122,14 @@ class Whitening(Statistics):
         centred = second - torch.outer(first, first) / count
         return {"first": first, "factor": _largest_axes(centred, rank), "count": count}
 
+    def additive(self, weights: State) -> dict[str, Additive] | None:
+        """The moments, unless only their largest axes are sent, which cannot be added up."""
+        axes, features = weights[f"{HEAD}.whitening.axes"].shape
+        shapes = {"first": (features,), "second": (features, features), "count": ()}
+        if _rank(axes, features) is not None:
+            return None
+        return {name: Additive(torch.float64, shape, is_sum=True) for name, shape in shapes.items()}
+
     def extras_error(self, update: Update) -> str:
         """Check that the moments can be those of one unit vector per image."""
         axes, features = update.weights[f"{HEAD}.whitening.axes"].shape
@@ -133,7 +141,7 @@ class Whitening(Statistics):
             return mismatch
         first, second, count = update.extras["first"], _second(update.extras), update.extras["count"]
         valid = (
-            float(count) == update.samples
+            abs(float(count) / update.samples - 1) <= 1e-6  # a sum that was masked is rounded
             and float(second.trace()) <= 1.01 * update.samples  # the sum of squared lengths
             and float(first.abs().max()) <= 1.01 * update.samples
             and is_positive_semidefinite(second / count - torch.outer(first / count, first / count), 1e-5)

@@ -15,7 +15,7 @@ from fedmcc.errors import InputError
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage, require_positive
 from fedmcc.methods.centroids import HEAD, Statistics, encode
-from fedmcc.methods.extras import add_up, extras_mismatch
+from fedmcc.methods.extras import Additive, add_up, additive_mismatch
 from fedmcc.methods.federated_kmeans import FederatedKMeans
 from fedmcc.networks.prototypes import Member
 from fedmcc.numerics.matrices import from_upper_triangle, is_positive_semidefinite, upper_triangle
@@ -103,11 +103,14 @@ class Merging(Statistics):
             affinity += p.T @ p
         return {"affinity": upper_triangle(affinity).float()}
 
+    def additive(self, weights: State) -> dict[str, Additive]:
+        """The sum of p pᵀ."""
+        count = len(weights[f"{HEAD}.groups"])
+        return {"affinity": Additive(torch.float32, (count * (count + 1) // 2,), is_sum=True)}
+
     def extras_error(self, update: Update) -> str:
         """Check that the affinities can be those of one soft assignment per image."""
-        count = len(update.weights[f"{HEAD}.groups"])
-        length = count * (count + 1) // 2
-        if mismatch := extras_mismatch(update.extras, {"affinity": (torch.float32, (length,))}):
+        if mismatch := additive_mismatch(update.extras, self.additive(update.weights)):
             return mismatch
         affinity = from_upper_triangle(update.extras["affinity"].double() / update.samples)
         members = torch.tensor([member.count for member in self.method.members_of(update.weights)])

@@ -24,7 +24,7 @@ from fedmcc.methods.centroids import (
     local_centroids,
     longest,
 )
-from fedmcc.methods.extras import add_up, affinity_error, extras_mismatch
+from fedmcc.methods.extras import Additive, add_up, additive_mismatch, affinity_error
 from fedmcc.methods.lloyd import Seeds
 from fedmcc.networks.landmarks import Landmarks
 from fedmcc.networks.momentum import Network, set_cluster_projector
@@ -79,9 +79,13 @@ class Width(Statistics):
         last = [head.nearest(features.double())[0][:, -1].sqrt().sum() for features in encode(net, batches)]
         return {"distances": torch.stack(last).sum()}
 
+    def additive(self, weights: State) -> dict[str, Additive]:
+        """The sum of distances."""
+        return {"distances": Additive(torch.float64, (), is_sum=True)}
+
     def extras_error(self, update: Update) -> str:
         """Check that the sum of distances is not negative and that features can have such distances."""
-        if mismatch := extras_mismatch(update.extras, {"distances": (torch.float64, ())}):
+        if mismatch := additive_mismatch(update.extras, self.additive(update.weights)):
             return mismatch
         total = float(update.extras["distances"])
         most = 2 * longest(update.weights[VECTORS].shape[1], unit=False) * update.samples
@@ -111,6 +115,10 @@ class Cut(Statistics):
             weights = head.weights(features.double()).cpu()
             affinity += weights.T @ weights
         return {"affinity": affinity}
+
+    def additive(self, weights: State) -> dict[str, Additive]:
+        """The sum of w wᵀ."""
+        return {"affinity": Additive(torch.float64, (len(weights[GROUPS]),) * 2, is_sum=True)}
 
     def extras_error(self, update: Update) -> str:
         """Check that the affinities can be those of weights that sum to 1 for each image."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Parts, Stage, require_positive
 from fedmcc.methods.centroids import HEAD, SMALLEST_CLUSTER, VECTORS, Statistics, encode, longest
-from fedmcc.methods.extras import add_up, extras_mismatch
+from fedmcc.methods.extras import Additive, add_up, additive_mismatch
 from fedmcc.methods.lloyd import Seeds
 from fedmcc.networks.factors import Factors
 from fedmcc.networks.momentum import Network, set_cluster_projector
@@ -90,14 +90,18 @@ class Factorisation(Statistics):
         shares = h / h.sum(dim=1, keepdim=True).clamp_min(torch.finfo(h.dtype).tiny)
         return {"hh": (h.T @ h).cpu(), "hx": (h.T @ points).cpu(), "shares": shares.sum(dim=0).cpu()}
 
+    def additive(self, weights: State) -> dict[str, Additive]:
+        """The sums over the images."""
+        clusters, features = weights[VECTORS].shape
+        shapes = {"hh": (clusters, clusters), "hx": (clusters, features), "shares": (clusters,)}
+        return {name: Additive(torch.float64, shape, is_sum=True) for name, shape in shapes.items()}
+
     def extras_error(self, update: Update) -> str:
         """Check that some H ≥ 0 and features of possible lengths give these sums."""
-        clusters, features = update.weights[VECTORS].shape
-        shapes = {"hh": (clusters, clusters), "hx": (clusters, features), "shares": (clusters,)}
-        expected = {name: (torch.float64, shape) for name, shape in shapes.items()}
-        if mismatch := extras_mismatch(update.extras, expected):
+        features = update.weights[VECTORS].shape[1]
+        if mismatch := additive_mismatch(update.extras, self.additive(update.weights)):
             return mismatch
-        hh, hx, shares = (update.extras[name] for name in shapes)
+        hh, hx, shares = (update.extras[name] for name in ("hh", "hx", "shares"))
         most = (update.samples * hh.diagonal().clamp_min(0)).sqrt() * longest(features, unit=False)
         scale = float(hh.diagonal().max().clamp_min(torch.finfo(hh.dtype).tiny))
         valid = (

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Aggregate, Memory, Stage
-from fedmcc.methods.extras import extras_mismatch
+from fedmcc.methods.extras import Additive, extras_mismatch
 from fedmcc.methods.inputs import PARTNERS, Overview
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics.neighbours import nearest
@@ -121,6 +121,11 @@ class NeighbourAgreement(Stage):
         shares = torch.where(total > 0, sums / total.clamp_min(MIN_SHARE), 1 / sums.shape[1])
         notes["own"] = shares * len(notes[PARTNERS])
         return {**super().extras(net, batches), SHARES: shares.cpu()}
+
+    def additive(self, weights: State) -> dict[str, Additive]:
+        """The mean assignment, and what a stage that this is mixed into declares."""
+        own = {SHARES: Additive(torch.float64, self._shape(weights))}
+        return {**(super().additive(weights) or {}), **own}
 
     def extras_error(self, update: Update) -> str:
         """Check that the shares can be a mean of soft assignments."""

@@ -17,7 +17,7 @@ from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Aggregate, Memory, Parts, Stage
 from fedmcc.methods.centroids import HEAD
 from fedmcc.methods.cross_client_contrast import CrossClientPair
-from fedmcc.methods.extras import extras_mismatch
+from fedmcc.methods.extras import Additive, additive_mismatch
 from fedmcc.methods.mcc import receive_pair
 from fedmcc.networks.momentum import Branch
 from fedmcc.networks.prototypes import Prototypes
@@ -91,6 +91,10 @@ class SelfTraining(Stage):
         _head(net.online).marginal.copy_(_size_and_entropy(net.online, batches)[0])
         return {}
 
+    def additive(self, weights: State) -> dict[str, Additive]:
+        """No extras."""
+        return {}
+
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Average the weights; in the first round, also save the model from before self-training."""
         weights = super().combine(updates, model).weights
@@ -124,11 +128,18 @@ class ModelSelection(Stage):
             "doubt": torch.stack([entropy for _, entropy in measured]),
         }
 
+    def additive(self, weights: State) -> dict[str, Additive]:
+        """Both are means."""
+        clusters = len(weights[f"{HEAD}.marginal"])
+        return {
+            "sizes": Additive(torch.float64, (2, clusters)),
+            "doubt": Additive(torch.float64, (2,)),
+        }
+
     def extras_error(self, update: Update) -> str:
         """Check that the sizes can be means of soft assignments."""
         clusters = len(update.weights[f"{HEAD}.marginal"])
-        expected = {"sizes": (torch.float64, (2, clusters)), "doubt": (torch.float64, (2,))}
-        if mismatch := extras_mismatch(update.extras, expected):
+        if mismatch := additive_mismatch(update.extras, self.additive(update.weights)):
             return mismatch
         sizes, entropy = update.extras["sizes"], update.extras["doubt"]
         valid = (

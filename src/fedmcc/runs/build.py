@@ -122,6 +122,7 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
     make, config = network_factory(config, images)
     net = make()
     config.privacy.require_private_network(net, stages(config))
+    config.federation.require_sums(net, stages(config))
     if config.views.size is not None:
         warn_of_slow_options(net, (images.images.shape[1], *2 * (config.views.size,)), config.training)
     if config.training.chunks(config.training.batch_size) and _normalises_by_chunk(config, net):

@@ -206,6 +206,7 @@ def _privacy_loss(experiment: Experiment, run: Run, row: Row) -> Row:
     loss: Row = {"epsilon": epsilon(config.privacy, most), "delta": config.privacy.delta}
     if (
         drawn == clients
+        or experiment.engine.newcomers()
         or not config.privacy.draws_secretly
         or any(r["dropped"] or r["refused"] for r in rows)
     ):

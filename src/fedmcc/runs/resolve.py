@@ -75,7 +75,7 @@ def check(config: Config) -> None:
                 f"set {section}.rounds and {section}.epochs to 1 or more."
             )
     config.federation.size(config.partition.clients)  # raises InputError if no client could take part
-    config.federation.require_sums(stages(config), config.partition.clients)
+    config.federation.require_pairs(config.partition.clients)
     config.privacy.require_private_stages(stages(config))
     if config.privacy.noise and config.federation.aggregation not in (None, "mean"):
         raise InputError(

@@ -53,7 +53,8 @@ def test_a_site_of_another_version_is_rejected_in_both_logs(three, monkeypatch, 
     with pytest.raises(InputError, match=r"0 sites are connected, but 2 are needed: missing a, b, c\."):
         _membership(federation).gather()
     sentence = (
-        f"Site a has fedmcc {version('fedmcc')} and the server 9.9: install the same version everywhere."
+        f"Site a has fedmcc {version('fedmcc')} and the server 9.9: install the same version everywhere; "
+        "only the last number may differ."
     )
     assert f"Rejected: {sentence}" in caplog.text
     assert f"The server rejected this site: {sentence}" in caplog.text
@@ -163,6 +164,14 @@ def test_the_majority_of_sites_decides_on_channels(three):
     gathered.gather()
     _with_hello(gathered, "a", channels=3)
     assert gathered.majority_channels() == 1
+
+
+def test_versions_that_differ_in_the_last_number_work_together(three, monkeypatch):
+    major, minor, *_ = version("fedmcc").split(".")
+    monkeypatch.setattr(membership, "version", lambda name: f"{major}.{minor}.999")
+    gathered = _membership(three())
+    gathered.gather()
+    assert set(gathered.members) == {"a", "b", "c"}
 
 
 def test_nobody_waits_for_a_site_that_was_revoked(three):

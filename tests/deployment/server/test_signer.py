@@ -1,5 +1,6 @@
 """Replies that a site did not sign for this order are refused, each with its reason, and harm nobody else."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -8,9 +9,10 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from fedmcc.deployment.flower.signatures import Order, sign_reply
+from fedmcc.deployment.server import membership
 from fedmcc.deployment.server.signer import Signer
 from fedmcc.deployment.setup.certificates import certify_server, load_authority, load_server, load_site_key
-from fedmcc.deployment.setup.create import renew_certificate, revoke_site, rotate_key
+from fedmcc.deployment.setup.create import add_site, renew_certificate, revoke_site, rotate_key
 from fedmcc.errors import InputError
 
 pytestmark = pytest.mark.slow  # whole runs
@@ -122,6 +124,26 @@ def test_a_certificate_that_is_renewed_during_a_run_is_used_from_then_on(three):
     used = {m.content["signature"]["certificate"] for m in federation.grid.sent}
     assert len(used) == 2
     assert [row["participants"] for row in federation.rows()] == [[0, 1, 2]] * 3
+
+
+def test_a_site_that_is_added_during_a_run_takes_part_from_the_next_round(three, monkeypatch):
+    monkeypatch.setattr(membership, "NODE_LIST_SECONDS", 0.0)
+    federation, added = three(), "aa"  # it sorts before b, and the numbers of the others must not change
+    rounds = federation.serve()
+    next(rounds)
+    add_site(federation.operator, added)
+    federation.grid.nodes[13] = federation.node("a") | {
+        "client": added,
+        "folder": str(federation.operator.site(added).path),
+        "state-dir": str(federation.folder / added),
+    }
+    nodes = {node["client"]: number for number, node in federation.grid.nodes.items()}
+    federation.operator.nodes_file.write_text(json.dumps(nodes))
+    next(rounds)
+    rounds.close()
+    next(federation.serve())  # a run that is resumed has it too
+    assert [row["participants"] for row in federation.rows()] == [[0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3]]
+    assert json.loads((federation.folder / "run/sites.json").read_text())["sites"] == ["a", "b", "c", added]
 
 
 @pytest.mark.parametrize(

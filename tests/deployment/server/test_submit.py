@@ -7,8 +7,7 @@ import pytest
 from fedmcc import config
 from fedmcc.deployment.flower.programs import CommandLine, FlowerError
 from fedmcc.deployment.server.launch import RunningServer
-from fedmcc.deployment.server.request import JoinPolicy, RunRequest
-from fedmcc.deployment.server.submit import check_request, choose_config, choose_run, follow, plan
+from fedmcc.deployment.server.submit import choose_config, choose_run, follow, plan
 from fedmcc.deployment.setup.certificates import certify_server, load_authority
 from fedmcc.deployment.setup.layout import OperatorFolder
 from fedmcc.errors import InputError
@@ -44,13 +43,6 @@ def test_an_unfinished_run_is_resumed_and_a_finished_one_is_not(operator: Operat
     assert choose_run(operator, recipe, None).path.name == "recipe-002"
     assert choose_run(operator, Path("other.toml"), None).path.name == "other-001"
     assert choose_run(operator, recipe, Path("/chosen")).path == Path("/chosen")
-
-
-def test_a_recipe_whose_updates_would_not_be_masked_is_refused(operator: OperatorFolder) -> None:
-    table = {"clusters": 3, "method": {"name": "fedmcc"}, "federation": {"secure_aggregation": True}}
-    request = RunRequest(config.dump(config.parse(table)), Path("run"), JoinPolicy())
-    with pytest.raises(InputError, match="works in simulations only, not between sites"):
-        check_request(request, operator.read_spec())
 
 
 def test_a_started_run_keeps_its_configuration(three, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Programs of a server that end: they are started again, but not for ever."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from fedmcc.deployment.flower.programs import CommandLine, FlowerError
 from fedmcc.deployment.server import supervision
-from fedmcc.deployment.server.launch import Program, RunningServer
+from fedmcc.deployment.server.launch import Program, RunningServer, registered_keys
 from fedmcc.deployment.server.request import JoinPolicy, RunRequest
 from fedmcc.deployment.server.supervision import (
     MAX_RESTARTS,
@@ -18,6 +19,7 @@ from fedmcc.deployment.server.supervision import (
     Supervisor,
 )
 from fedmcc.deployment.setup import certificates
+from fedmcc.deployment.setup.create import add_site
 from fedmcc.deployment.setup.layout import OperatorFolder
 from fedmcc.errors import InputError
 
@@ -95,6 +97,22 @@ def test_a_run_is_submitted_again_when_flowers_server_ended(
     assert [*supervisor.follow(request, "1", {})] == ["2"]
     assert (followed, server.superlink.starts) == (["1", "2"], 1)
     assert said == ["Flower's server ended: starting it again; the run continues from its last round."]
+
+
+def test_a_site_that_is_added_is_registered_while_the_server_runs(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    registered: list[list[Path]] = []
+    monkeypatch.setattr(CommandLine, "register", lambda self, keys: registered.append(keys) or [7])
+    server.keys, server.nodes = registered_keys(server.operator), {"north": 1, "south": 2}
+    supervisor = Supervisor(server, said.append)
+    supervisor.check()
+    add_site(server.operator, "west")
+    supervisor.check(), supervisor.check()
+    assert registered == [[server.operator.public_key("west")]]
+    assert json.loads(server.operator.nodes_file.read_text()) == {"north": 1, "south": 2, "west": 7}
+    assert said == ["west can connect from now on; it takes part from the next round."]
 
 
 def test_an_error_of_a_running_flower_is_not_hidden(

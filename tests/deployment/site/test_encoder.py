@@ -11,7 +11,8 @@ from torch.nn.functional import normalize
 from fedmcc.config import dump, parse
 from fedmcc.deployment.messages import Greeting, SiteTask
 from fedmcc.deployment.recipes import recipe_hash
-from fedmcc.deployment.site.worker import RefusalError, SiteWorker
+from fedmcc.deployment.site.memory import RefusalError
+from fedmcc.deployment.site.worker import SiteWorker
 from fedmcc.messages import Task
 from fedmcc.numerics.state_dicts import select
 from fedmcc.runs.build import build_network, fingerprint

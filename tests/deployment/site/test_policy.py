@@ -7,8 +7,9 @@ import pytest
 from fedmcc import config
 from fedmcc.deployment.messages import Greeting, SiteTask
 from fedmcc.deployment.recipes import recipe_hash
-from fedmcc.deployment.site.policy import SitePolicy, parse_policy
-from fedmcc.deployment.site.worker import RefusalError, SiteWorker
+from fedmcc.deployment.site.memory import RefusalError
+from fedmcc.deployment.site.policy import SitePolicy, parse_policy, required
+from fedmcc.deployment.site.worker import SiteWorker
 from fedmcc.errors import InputError
 from fedmcc.messages import Task
 
@@ -50,6 +51,23 @@ REFUSED = {
 def test_a_recipe_at_every_limit_is_allowed():
     assert parse_policy(EVERYTHING_ALLOWED).objection(recipe()) == ""
     assert parse_policy({}).objection(recipe()) == ""
+
+
+@pytest.mark.parametrize("policy", [{"secure_aggregation": True}, {}])
+def test_a_site_can_demand_secure_aggregation_in_its_policy_or_on_the_command_line(policy):
+    demanding = required(parse_policy(policy), "" if policy else "secure-aggregation")
+    reason = "The policy of the site requires federation.secure_aggregation, but the recipe does not set it."
+    assert demanding.objection(recipe()) == reason
+    secure = {"secure_aggregation": True}
+    assert demanding.objection(recipe(federation=secure)) == ""
+    readable = recipe(federation={**secure, "open_statistics": True})
+    assert "does not allow federation.open_statistics" in demanding.objection(readable)
+    assert parse_policy({**secure, "open_statistics": True}).objection(readable) == ""
+
+
+def test_an_unknown_requirement_is_refused():
+    with pytest.raises(InputError, match="Did you mean 'secure-aggregation'"):
+        required(SitePolicy(), "secure-agregation")
 
 
 @pytest.mark.parametrize("key", REFUSED)

@@ -10,7 +10,7 @@ from flwr.app import Context, RecordDict
 
 from fedmcc.deployment.flower.records import unpack_reply
 from fedmcc.deployment.site.app import client_app
-from fedmcc.deployment.site.worker import SECRET
+from fedmcc.deployment.site.memory import SECRET
 from fedmcc.storage.safetensor_files import load_state
 
 pytestmark = pytest.mark.slow  # whole runs

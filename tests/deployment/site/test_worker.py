@@ -10,7 +10,8 @@ from PIL import Image
 
 from fedmcc import config
 from fedmcc.deployment.messages import Greeting, SiteTask
-from fedmcc.deployment.site.worker import LostStateError, RefusalError, SiteMemory, SiteWorker
+from fedmcc.deployment.site.memory import LostStateError, RefusalError, SiteMemory
+from fedmcc.deployment.site.worker import SiteWorker
 from fedmcc.messages import StageRound, Task
 
 STATE = {"net.weight": torch.arange(3.0)}

@@ -41,6 +41,11 @@ class Round:
                 self.collector.add_revealed(index, self.people[index].reveal(received))
         return self
 
+    def restart(self):
+        """Continue with participants that were written to disk and read again."""
+        self.people = {index: Participant.load(person.dump()) for index, person in self.people.items()}
+        return self
+
     def expected(self):
         return SOME[sorted(self.masked)].sum(axis=0, dtype=np.uint32)
 
@@ -185,3 +190,17 @@ def test_shares_of_another_round_cannot_be_opened():
     own = person.share(keys, 2)
     person.mask(SOME[0], {0: own.sealed[0], 1: shares.sealed[0]})
     assert person.reveal([0, 1]).own.keys() == {0}
+
+
+def test_participants_that_are_stored_between_all_steps_give_the_same_sum():
+    done = Round(5, silent=[2], dropped=[3]).restart().mask().restart().reveal()
+    assert (done.collector.total() == done.expected()).all()
+
+
+def test_a_stored_participant_neither_masks_nor_reveals_twice():
+    done = Round(3).mask().restart()
+    with pytest.raises(ProtocolError, match="masks one vector"):
+        done.people[0].mask(SOME[0], done.collector.sealed_for(0))
+    done.reveal()
+    with pytest.raises(ProtocolError, match="reveals its shares once"):
+        done.restart().people[0].reveal([0, 1, 2])

@@ -29,6 +29,7 @@ NUMBERS = "numbers"
 ENCODING = "fedmcc.numbers"  # of arrays: the content of a safetensors file after its header
 MAX_TEXT = 200  # characters of a text from a site; the rest is cut off
 HELLO_LIMITS = {"samples": MAX_SAMPLES, "channels": 1024, "size": 2**14}  # a network is built for them
+MASKING = "masking"  # the fact of a task whose update must be masked
 
 Value = TypeVar("Value")
 
@@ -38,7 +39,7 @@ class UnreadableError(Exception):
 
 
 @contextmanager
-def _guard() -> Iterator[None]:
+def guard() -> Iterator[None]:
     """Make every error that a message of a site causes an `UnreadableError`."""
     try:
         yield
@@ -87,6 +88,8 @@ def pack_task(site_task: SiteTask, packed: PackedStates | None = None) -> Record
     }
     if site_task.base is not None:
         facts |= {"base-stage": site_task.base.stage, "base-round": site_task.base.round}
+    if site_task.masking is not None:
+        facts[MASKING] = site_task.masking
     return _records(facts, task.weights, task.extras, {} if packed is None else packed)
 
 
@@ -105,7 +108,8 @@ def unpack_task(records: RecordDict) -> SiteTask:
         half=_get(facts, "half", bool),
     )
     run, config, fingerprint = (_get(facts, key, str) for key in ("run", "config", "fingerprint"))
-    return SiteTask(run, config, fingerprint, base, task)
+    masking = _get(facts, MASKING, str) if MASKING in facts else None
+    return SiteTask(run, config, fingerprint, base, task, masking)
 
 
 def pack_reply(reply: Reply) -> RecordDict:
@@ -122,12 +126,12 @@ def pack_reply(reply: Reply) -> RecordDict:
     return _records(facts, update.weights, update.extras, {})
 
 
-@_guard()
+@guard()
 def unpack_reply(records: RecordDict, client: int) -> Reply | Failure:
     """Convert records of `pack_reply` or `pack_failure` back to the answer of this client."""
     facts = _facts(records)
-    if "failure" in facts:
-        return Failure(_text(facts, "failure"), facts.get("forgot") is True)
+    if failure := read_failure(records):
+        return failure
     seconds = _get(facts, "seconds", float)
     update = Update(
         client=client,
@@ -141,6 +145,17 @@ def unpack_reply(records: RecordDict, client: int) -> Reply | Failure:
     return Reply(update, max(0.0, seconds) if math.isfinite(seconds) else 0.0)
 
 
+def read_failure(records: RecordDict) -> Failure | None:
+    """The failure in a reply; None if it has another content."""
+    facts = _facts(records)
+    return Failure(_text(facts, "failure"), facts.get("forgot") is True) if "failure" in facts else None
+
+
+def read_fact(records: RecordDict, key: str, expected: type[Value]) -> Value:
+    """A fact of this type; raises UnreadableError if there is none."""
+    return _get(_facts(records), key, expected)
+
+
 def pack_failure(failure: Failure) -> RecordDict:
     """Convert a failure to records."""
     return RecordDict({FACTS: ConfigRecord({"failure": failure.reason, "forgot": failure.forgot})})
@@ -151,12 +166,12 @@ def pack_hello(hello: Hello) -> RecordDict:
     return RecordDict({FACTS: ConfigRecord(hello._asdict())})
 
 
-@_guard()
+@guard()
 def unpack_hello(records: RecordDict) -> Hello | Failure:
     """Convert records of `pack_hello` or `pack_failure` back, and check the values."""
     facts = _facts(records)
-    if "failure" in facts:
-        return Failure(_text(facts, "failure"))
+    if failure := read_failure(records):
+        return failure
     hello = Hello(**{key: _get(facts, key, expected) for key, expected in Hello.__annotations__.items()})
     for key in ("name", "version", "fingerprint"):
         text = getattr(hello, key)

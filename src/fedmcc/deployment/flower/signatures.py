@@ -18,9 +18,16 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedmcc.deployment import PROTOCOL
 from fedmcc.deployment.flower.records import FACTS, SIGNATURE, UnreadableError
-from fedmcc.deployment.setup.certificates import CertifiedKey, der, is_certified
+from fedmcc.deployment.messages import Peer
+from fedmcc.deployment.setup.certificates import CertifiedKey, der, is_certified, parse_public_key
+from fedmcc.federation.secure_aggregation.participant import PublicKeys
 
-ORDER, REPLY, LINE = "order", "reply", "line"  # what a signature is for: none can stand for another
+ORDER, REPLY, LINE, KEYS = (
+    "order",
+    "reply",
+    "line",
+    "keys",
+)  # what a signature is for: none can stand for another
 ALGORITHM = ec.ECDSA(hashes.SHA384())
 LINE_FORMAT = 2  # of audit books, which outlive a version of the messages
 CLOCK_TOLERANCE = 600_000  # milliseconds by which the clock of a site may be behind the server's
@@ -152,6 +159,22 @@ def is_signed_line(line: bytes, signature: bytes, key: PublicKey) -> bool:
     return True
 
 
+def sign_keys(context: bytes, site: str, keys: PublicKeys, key: PrivateKey) -> bytes:
+    """The signature of a site under its public keys of an attempt at a round."""
+    return key.sign(_keys_statement(context, site, keys), ALGORITHM)
+
+
+def are_signed_keys(context: bytes, peer: Peer) -> bool:
+    """Whether the registered key of a site signed its public keys of this attempt."""
+    key = parse_public_key(peer.registered)
+    try:
+        if key is not None:
+            key.verify(peer.signature, _keys_statement(context, peer.name, peer.keys), ALGORITHM)
+    except InvalidSignature:
+        return False
+    return key is not None
+
+
 def certified_key(certificate: bytes, authority: Certificate, host: str) -> PublicKey | None:
     """The key of a server's certificate in DER format; None if the authority has not issued it."""
     try:
@@ -164,6 +187,11 @@ def certified_key(certificate: bytes, authority: Certificate, host: str) -> Publ
 
 def _line_statement(line: bytes) -> bytes:
     return b"".join(_prefixed(field) for field in (f"fedmcc {LINE_FORMAT}".encode(), LINE.encode(), line))
+
+
+def _keys_statement(context: bytes, site: str, keys: PublicKeys) -> bytes:
+    fields = (f"fedmcc {PROTOCOL}".encode(), KEYS.encode(), context, site.encode(), *keys)
+    return b"".join(_prefixed(field) for field in fields)
 
 
 def statement(purpose: str, order: Order, content: bytes) -> bytes:

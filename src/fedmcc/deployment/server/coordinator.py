@@ -3,9 +3,10 @@
 The server has no images, except those of [data] if `evaluation.at_server` is set: it then scores on them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,6 +20,7 @@ from fedmcc.deployment.messages import Greeting
 from fedmcc.deployment.server.mailbox import Mailbox
 from fedmcc.deployment.server.membership import Membership, Requirements
 from fedmcc.deployment.server.request import RunRequest
+from fedmcc.deployment.server.secure_engine import SecureSiteEngine
 from fedmcc.deployment.server.signer import Signer
 from fedmcc.deployment.server.site_engine import SiteEngine, TaskHeader
 from fedmcc.deployment.setup.layout import OperatorFolder
@@ -46,12 +48,11 @@ def prepare(grid: Grid, request: RunRequest) -> tuple[Experiment, Run]:
     """Wait for the sites, build the experiment with them, and create its run directory if it is new."""
     run = load_run(request.run) if (request.run / "config.toml").exists() else None
     config = load(run.config_file) if run else parse_text(request.recipe)
-    refuse_secure_aggregation(config)
     config = replace(config, encoder=resolve_encoder(config.encoder))  # sites compare its SHA-256
     stored = _stored_sites(run) if run else {}
     scored = config.data.load() if config.evaluation.at_server else None
     config = _with_clusters(config, scored)
-    policy = request.policy._replace(names=stored.get("sites", request.policy.names))
+    policy = request.policy._replace(names=_names(stored.get("sites", ()), request.policy.names))
     greeting = Greeting(_for_sites(config, request), _finished_runs(request.run.resolve().parent))
     run_id = stored.get("id", uuid4().hex)
     sites = Membership(Mailbox(grid, _signer(request, run_id)), greeting, policy)
@@ -63,23 +64,32 @@ def prepare(grid: Grid, request: RunRequest) -> tuple[Experiment, Run]:
     config = _resolve(config, images, len(sites.names))
     net = build_network(config, channels)
     config.privacy.require_private_network(net, stages(config))
+    config.federation.require_sums(net, stages(config))
     header = TaskHeader(run_id, _for_sites(config, request), fingerprint(net, config))
     sites.require(Requirements(channels, header.fingerprint, None if given else size))
-    engine = SiteEngine(sites, header, config.training.batch_size)
+    engine = _engine(config, sites, header)
     experiment = Experiment(config, images, [], scorer_of(config, scored) if scored else None, net, engine)
     run = run or start_run(experiment, request.run)
-    if not stored:
-        run.write_json(run.sites_file.name, {"id": header.run, "sites": sites.names, "channels": channels})
+    sites.on_new_names = partial(_write_sites, run, header.run, channels)
+    if tuple(stored.get("sites", ())) != sites.names:
+        sites.on_new_names(sites.names)
     return experiment, run
 
 
-def refuse_secure_aggregation(config: Config) -> None:
-    """Raise InputError for a recipe whose updates the server would receive without masks all the same."""
-    if config.federation.secure_aggregation:
-        raise InputError(
-            "Secure aggregation works in simulations only, not between sites: "
-            "leave out federation.secure_aggregation."
-        )
+def _names(stored: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
+    """The names of the sites by client number: those of a started run first, then sites that were added."""
+    return (*stored, *sorted(set(given) - set(stored)))
+
+
+def _write_sites(run: Run, run_id: str, channels: int, names: Sequence[str]) -> None:
+    run.write_json(run.sites_file.name, {"id": run_id, "sites": list(names), "channels": channels})
+
+
+def _engine(config: Config, sites: Membership, header: TaskHeader) -> SiteEngine:
+    if not config.federation.secure_aggregation:
+        return SiteEngine(sites, header, config.training.batch_size)
+    equal = config.privacy.clip is not None
+    return SecureSiteEngine(sites, header, config.training.batch_size, equal)
 
 
 def _for_sites(config: Config, request: RunRequest) -> str:

@@ -3,9 +3,9 @@
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from subprocess import Popen
@@ -58,6 +58,7 @@ class RunningServer:
     proxied: bool
     superlink: Program | None = None
     nginx: Program | None = None
+    keys: dict[str, bytes] = field(default_factory=dict)  # of the sites, as they are registered
 
     @property
     def description(self) -> str:
@@ -91,7 +92,9 @@ def running_server(operator: OperatorFolder, proxied: bool = True) -> Iterator[R
         flower = programs.CommandLine(operator.flower_home)
         superlink = Program(partial(_start_superlink, operator, port))
         stack.callback(superlink.stop)
-        server = RunningServer(operator, flower, register_sites(operator, flower), proxied, superlink)
+        keys = registered_keys(operator)
+        nodes = register_sites(operator, flower)
+        server = RunningServer(operator, flower, nodes, proxied, superlink, keys=keys)
         if nginx_program:  # last: sites can connect only after their keys are registered
             server.nginx = Program(partial(_start_nginx, operator, spec, nginx_program))
             stack.callback(server.nginx.stop)
@@ -126,9 +129,24 @@ def reload_proxy(operator: OperatorFolder) -> bool:
 
 def register_sites(operator: OperatorFolder, flower: programs.CommandLine) -> dict[str, int]:
     """Register the keys of all sites with Flower's server; returns the node id of each site."""
-    nodes = _register(operator, operator.read_spec(), flower)
-    write_atomically(operator.server / "nodes.json", json.dumps(nodes))
+    nodes = _register(operator, operator.read_spec().sites, flower)
+    write_atomically(operator.nodes_file, json.dumps(nodes))
     return nodes
+
+
+def register_new_sites(server: RunningServer) -> list[str]:
+    """Register added sites and new keys with a running server; returns the names of these sites."""
+    operator = server.operator
+    sites = operator.read_spec().sites
+    found = {name: _key(operator, name) for name in sites}
+    keys = {name: key for name, key in found.items() if key and key != server.keys.get(name)}
+    if keys:
+        fresh = _register(operator, tuple(keys), server.flower)
+        server.nodes = {**server.nodes, **fresh}
+        server.keys |= keys
+        write_atomically(operator.nodes_file, json.dumps(server.nodes))
+        reload_proxy(operator)  # after the registration: nginx lets the new keys pass from now on
+    return list(keys)
 
 
 def _start_superlink(operator: OperatorFolder, port: int, stack: ExitStack) -> Popen[bytes]:
@@ -142,9 +160,19 @@ def _start_superlink(operator: OperatorFolder, port: int, stack: ExitStack) -> P
     return process
 
 
-def _register(operator: OperatorFolder, spec: FederationSpec, flower: programs.CommandLine) -> dict[str, int]:
-    nodes = flower.register([operator.public_key(site) for site in spec.sites])
-    return dict(zip(spec.sites, nodes, strict=True))
+def _register(operator: OperatorFolder, sites: Sequence[str], flower: programs.CommandLine) -> dict[str, int]:
+    nodes = flower.register([operator.public_key(site) for site in sites])
+    return dict(zip(sites, nodes, strict=True))
+
+
+def registered_keys(operator: OperatorFolder) -> dict[str, bytes]:
+    """The public keys of all sites."""
+    return {name: _key(operator, name) for name in operator.read_spec().sites}
+
+
+def _key(operator: OperatorFolder, name: str) -> bytes:
+    path = operator.public_key(name)
+    return path.read_bytes() if path.exists() else b""
 
 
 def _start_nginx(

@@ -89,6 +89,14 @@ class Mailbox:
         nodes = set(self._grid.get_node_ids())
         return nodes & self._signer.nodes if self._signer else nodes
 
+    def registered(self) -> dict[str, int]:
+        """The node of each site that the operator has registered so far; empty in a simulation."""
+        return self._signer.registered() if self._signer else {}
+
+    def registered_key(self, site: str) -> bytes:
+        """The public key of a site; empty in a simulation, whose sites have none."""
+        return self._signer.registered_key(site) if self._signer else b""
+
     def send(self, letters: Sequence[Letter]) -> list[str]:
         """Send messages; returns the id of each, empty if it could not be sent."""
         if not letters:

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -40,7 +41,8 @@ class Membership:
 
     def __init__(self, mailbox: Mailbox, greeting: Greeting, policy: JoinPolicy) -> None:
         self.mailbox, self.greeting, self.policy = mailbox, greeting, policy
-        self.names = tuple(sorted(policy.names))
+        self.names = tuple(policy.names)
+        self.on_new_names: Callable[[tuple[str, ...]], None] = lambda names: None
         self.members: dict[str, Member] = {}
         self.requirements: Requirements | None = None
         self._greeted: dict[str, int] = {}  # the node of each greeting that is not answered yet
@@ -69,6 +71,7 @@ class Membership:
         """Greet new nodes, remove disconnected ones and read replies that have arrived, without waiting."""
         if time.monotonic() >= self._next_node_list:
             self._next_node_list = time.monotonic() + min(NODE_LIST_SECONDS, self.policy.retry_seconds)
+            self._admit(self.mailbox.registered())
             self._update_nodes(self.mailbox.nodes())
         for received in self.mailbox.receive(self._greeted):
             del self._greeted[received.sent]
@@ -112,6 +115,17 @@ class Membership:
                 f"{': missing ' + ', '.join(missing) if missing else ''}. Start them, or lower min-sites."
             )
 
+    def _admit(self, registered: dict[str, int]) -> None:
+        """Add sites that the operator added; the numbers of the others stay, so that new ones come last."""
+        if not self.names or not self.policy.nodes or registered.items() <= set(self.policy.nodes):
+            return
+        self.policy = self.policy._replace(nodes=tuple(registered.items()))
+        new = tuple(sorted(registered.keys() - set(self.names)))
+        if new:
+            log.info("Added to the federation: %s.", ", ".join(new))
+            self.names += new
+            self.on_new_names(self.names)
+
     def _update_nodes(self, online: set[int]) -> None:
         for name in [name for name, member in self.members.items() if member.node not in online]:
             self.remove(name)
@@ -154,10 +168,10 @@ class Membership:
             return f"This node does not have the key of site {hello.name}: use the folder of that site."
         if present is not None and present.node != node:
             return f"A site {hello.name} is connected already: give each site its own name."
-        if hello.version != version("fedmcc"):
+        if release(hello.version) != release(version("fedmcc")):
             return (
                 f"Site {hello.name} has fedmcc {hello.version} and the server {version('fedmcc')}: "
-                "install the same version everywhere."
+                "install the same version everywhere; only the last number may differ."
             )
         return self._mismatch(hello)
 
@@ -187,6 +201,11 @@ class Membership:
         letter = Letter(node, "query.refused", pack_text(reason), GREETING_SECONDS, MAX_HELLO)
         for sent in self.mailbox.send([letter]):
             self.mailbox.forget(sent)  # nobody waits for the reply
+
+
+def release(text: str) -> tuple[str, ...]:
+    """The part of a version that server and sites must share: all but the patch number."""
+    return tuple(text.split(".")[:2])
 
 
 def _read(received: Received) -> Hello | Failure | Fault:

@@ -1,5 +1,6 @@
 """Signs the messages of a server to its sites, and verifies the signatures of their replies."""
 
+import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,11 @@ class Signer:
         signatures.verify_reply(reply.content, order, key, digests)
         self.book.received(self._server(), order, reply.content, digests)
 
+    def registered_key(self, site: str) -> bytes:
+        """The public key of a site in OpenSSH's format; empty if it was revoked."""
+        path = self.operator.public_key(site)
+        return path.read_bytes() if path.exists() else b""
+
     def record_fault(self, order: Order, reason: str) -> None:
         """Record that an order has no reply that can be used."""
         self.book.fault(self._server(), order, reason)
@@ -54,6 +60,13 @@ class Signer:
     def record_round(self, row: Row) -> None:
         """Record whose updates a round averaged, refused and missed."""
         self.book.round(self._server(), self.run, row)
+
+    def registered(self) -> dict[str, int]:
+        """Flower's node id of each site, read again each time: the operator may add sites during a run."""
+        file = self.operator.nodes_file
+        nodes: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
+        self.names |= {node: name for name, node in nodes.items()}
+        return nodes
 
     @property
     def nodes(self) -> set[int]:

@@ -14,7 +14,7 @@ from fedmcc.deployment.flower.records import (
     pack_task,
     unpack_reply,
 )
-from fedmcc.deployment.messages import SiteTask
+from fedmcc.deployment.messages import Hello, SiteTask
 from fedmcc.deployment.server.mailbox import Fault, Letter, Mailbox, Received
 from fedmcc.deployment.server.membership import POLL_SECONDS, Membership
 from fedmcc.federation.engines.base import Engine, Event
@@ -56,11 +56,17 @@ class SiteEngine(Engine):
         self._overdue: dict[str, OverdueTask] = {}
         self._stopwatch = Stopwatch()
         self._reasons: dict[str, str] = {}
+        self._started_with = len(sites.names)
 
     @property
     def members(self) -> list[int]:
         """All sites of the federation, connected or not."""
         return list(range(len(self.sites.names)))
+
+    def newcomers(self) -> list[int]:
+        """Sites that the operator added during the run."""
+        self.sites.update()
+        return self.members[self._started_with :]
 
     def images_per_epoch(self, client: int) -> int:
         """Images of a site that the optimiser uses in an epoch; 0 while the site is not connected."""
@@ -94,7 +100,7 @@ class SiteEngine(Engine):
                 if began >= until:
                     break
                 if len(waiting) == count:
-                    _pause(began, until)
+                    pause(began, until)
         finally:
             self._give_up(waiting)
             self._stopwatch.stop()
@@ -151,12 +157,17 @@ class SiteEngine(Engine):
         return waiting
 
     def _letter(self, stage: Stage, task: Task, packed: PackedStates) -> Letter:
-        site_task = SiteTask(*self.header, self.last.get(task.client), task)
         node, hello = self.sites.members[self.sites.names[task.client]]
         self._samples[task.client] = hello.samples
         seconds = TASK_TIMEOUTS * self.sites.policy.round_timeout
         max_reply = size_in_bytes(select(task.weights, stage.shared)) + MAX_EXTRAS
-        return Letter(node, "train", pack_task(site_task, packed), seconds, max_reply)
+        return Letter(node, "train", pack_task(self._site_task(task), packed), seconds, max_reply)
+
+    def _site_task(self, task: Task) -> SiteTask:
+        return SiteTask(*self.header, self.last.get(task.client), task)
+
+    def _hello(self, task: Task) -> Hello:
+        return self.sites.members[self.sites.names[task.client]].hello
 
     def _receive(self, waiting: dict[str, Task], until: float) -> Iterator[Event]:
         for received in self.mailbox.receive(waiting, until):
@@ -208,7 +219,7 @@ class SiteEngine(Engine):
         self._reasons[str(task.client)] = reason
 
 
-def _pause(began: float, until: float) -> None:
+def pause(began: float, until: float) -> None:
     """Wait after requests without a result for as long as they took: a busy server gets fewer of them."""
     now = time.monotonic()
     time.sleep(max(0.0, min(max(POLL_SECONDS, now - began), until - now)))

@@ -16,7 +16,6 @@ from fedmcc.deployment.flower import processes
 from fedmcc.deployment.flower.logs import last_error, rotate_log
 from fedmcc.deployment.flower.programs import FlowerError
 from fedmcc.deployment.server.bundle import write_bundle
-from fedmcc.deployment.server.coordinator import refuse_secure_aggregation
 from fedmcc.deployment.server.launch import RunningServer
 from fedmcc.deployment.server.request import RunRequest, write_request
 from fedmcc.deployment.setup.create import expiry_warning
@@ -58,7 +57,6 @@ def choose_config(run: Run, recipe: Config) -> Config:
 
 def check_request(request: RunRequest, spec: FederationSpec) -> None:
     """Raise InputError for options with which no run could start."""
-    refuse_secure_aggregation(config.parse_text(request.recipe))
     policy = request.policy
     if not 1 <= policy.min_sites <= len(spec.sites):
         raise InputError(f"--min-sites is {policy.min_sites}: give a number from 1 to {len(spec.sites)}.")

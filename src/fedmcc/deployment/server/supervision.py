@@ -3,11 +3,18 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fedmcc.deployment.flower import pid_files, processes
 from fedmcc.deployment.flower.logs import shorten_log
 from fedmcc.deployment.flower.programs import FlowerError
-from fedmcc.deployment.server.launch import Program, RunningServer, register_sites
+from fedmcc.deployment.server.launch import (
+    Program,
+    RunningServer,
+    register_new_sites,
+    register_sites,
+    registered_keys,
+)
 from fedmcc.deployment.server.request import RunRequest
 from fedmcc.deployment.server.submit import follow, submit
 from fedmcc.deployment.setup.create import expiry_warning
@@ -56,6 +63,7 @@ class Supervisor:
         self.server, self.say = server, say
         self.superlink_restarts, self.nginx_restarts = Restarts("Flower's server"), Restarts("nginx")
         self.warned, self.looked_at_expiry = "", time.monotonic()
+        self.looked_at_sites = 0.0 if server.keys else self._sites_changed()  # without keys: no registration
 
     def follow(
         self, request: RunRequest, run_id: str, rounds: Mapping[str, int]
@@ -75,6 +83,7 @@ class Supervisor:
         if _has_ended(self.server.nginx):
             self._restart_nginx()
         self._bound_logs()
+        self._register_new()
         if time.monotonic() - self.looked_at_expiry > EXPIRY_SECONDS:
             self.warn_of_expiry()
         if _has_ended(self.server.superlink):
@@ -90,6 +99,22 @@ class Supervisor:
         if warning and warning != self.warned:
             self.say(warning)
         self.warned = warning
+
+    def _register_new(self) -> None:
+        """Register sites that the operator added; if that fails, it is tried again at the next change."""
+        changed = self._sites_changed()
+        if changed == self.looked_at_sites:
+            return
+        self.looked_at_sites = changed
+        try:
+            for name in register_new_sites(self.server):
+                self.say(f"{name} can connect from now on; it takes part from the next round.")
+        except (FlowerError, InputError) as error:
+            self.say(f"New sites could not be registered: {error}")
+
+    def _sites_changed(self) -> float:
+        operator = self.server.operator
+        return max(_changed(operator.spec_file), _changed(operator.public_key("any").parent))
 
     def _restart_nginx(self) -> None:
         nginx = self.server.nginx
@@ -118,11 +143,16 @@ class Supervisor:
         processes.terminate_all(home, nginx)  # Flower's process of the run would write to its directory
         if server.superlink:
             server.superlink.restart()
+        server.keys = registered_keys(server.operator)
         server.nodes = register_sites(server.operator, server.flower)
 
     def _bound_logs(self) -> None:
         for name in ("flower.log", "refused.log", "proxy.log"):
             shorten_log(self.server.operator.logs / name)
+
+
+def _changed(path: Path) -> float:
+    return path.stat().st_mtime if path.exists() else 0.0
 
 
 def _has_ended(program: Program | None) -> bool:

@@ -135,13 +135,19 @@ def load_site_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def load_public_key(path: Path) -> ec.EllipticCurvePublicKey:
     """Read the public key of a site."""
-    try:
-        key = serialization.load_ssh_public_key(path.read_bytes())
-    except (OSError, ValueError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, ec.EllipticCurvePublicKey):
+    key = parse_public_key(path.read_bytes()) if path.exists() else None
+    if key is None:
         raise InputError(f"{path} is not the public key of a site: restore it from a backup.")
     return key
+
+
+def parse_public_key(text: bytes) -> ec.EllipticCurvePublicKey | None:
+    """The public key of a site in OpenSSH's format; None if it is not one."""
+    try:
+        key = serialization.load_ssh_public_key(text)
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+    return key if isinstance(key, ec.EllipticCurvePublicKey) else None
 
 
 def is_certified(certificate: x509.Certificate, authority: x509.Certificate, host: str) -> bool:

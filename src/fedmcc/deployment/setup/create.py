@@ -62,7 +62,7 @@ def create_federation(path: Path, spec: FederationSpec, days: int) -> OperatorFo
 
 
 def add_site(operator: OperatorFolder, name: str) -> None:
-    """Add a site and create its folder; a running server accepts it after a restart."""
+    """Add a site and create its folder; a running server accepts it at once, for its next round."""
     spec = operator.read_spec()
     if name in spec.sites:
         raise InputError(f"The site '{name}' exists already: its folder is {operator.site(name).path}.")
@@ -81,7 +81,7 @@ def revoke_site(operator: OperatorFolder, name: str) -> None:
 
 
 def rotate_key(operator: OperatorFolder, name: str) -> None:
-    """Replace the key of a site: the old one is refused at once, the new one is accepted after a restart."""
+    """Replace the key of a site: the old one is refused at once, and a running server accepts the new one."""
     spec = _spec_with(operator, name)
     _archive_key(operator, name)
     _write_site_folder(operator, spec, name)

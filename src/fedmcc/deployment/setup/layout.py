@@ -124,6 +124,11 @@ class OperatorFolder:
         return self.server / "logs"
 
     @property
+    def nodes_file(self) -> Path:
+        """The file with Flower's node id of each site, written whenever sites are registered."""
+        return self.server / "nodes.json"
+
+    @property
     def audit_book(self) -> Path:
         """The file in which the server records its messages."""
         return self.server / "audit.jsonl"
@@ -194,6 +199,11 @@ class SiteFolder:
     def audit_book(self) -> Path:
         """The file in which the site records the messages of the server and its replies."""
         return self.path / "audit.jsonl"
+
+    @property
+    def peers(self) -> Path:
+        """The file that stores the keys of the other sites, as this site has first seen them."""
+        return self.path / "peers.json"
 
     @property
     def logs(self) -> Path:

@@ -14,14 +14,16 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedmcc.deployment import PROTOCOL
-from fedmcc.deployment.flower import packets, records
+from fedmcc.deployment.flower import masking_records, packets, records
 from fedmcc.deployment.flower.logs import set_up_logging
 from fedmcc.deployment.flower.signatures import Order, Received, check_time
-from fedmcc.deployment.messages import SiteTask
+from fedmcc.deployment.messages import Attempt, SiteTask
 from fedmcc.deployment.setup.layout import SiteFolder
 from fedmcc.deployment.site.identity import SiteIdentity
-from fedmcc.deployment.site.policy import SitePolicy, parse_policy
-from fedmcc.deployment.site.worker import LostStateError, RefusalError, Shard, SiteWorker
+from fedmcc.deployment.site.memory import LostStateError, RefusalError
+from fedmcc.deployment.site.peers import PeerBook
+from fedmcc.deployment.site.policy import SitePolicy, parse_policy, required
+from fedmcc.deployment.site.worker import Shard, SiteWorker
 from fedmcc.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -63,16 +65,64 @@ def train(message: Message, context: Context) -> Message:
 
     def work(site: SiteWorker, order: Order | None) -> RecordDict:
         started = time.monotonic()
-        expires = (
-            message.metadata.created_at + message.metadata.ttl if order is None else order.expires / 1000
-        )
         site_task = records.unpack_task(message.content)
         if order is not None and (order.run, order.stage, order.round) != _place(site_task):
             raise RefusalError("The task differs from its order.")
-        update = site.answer(site_task, expires)
+        update = site.answer(site_task, _expires(message, order))
         return records.pack_reply(records.Reply(update, time.monotonic() - started))
 
     return _reply(message, context, work)
+
+
+@client_app.query("keys")
+def keys(message: Message, context: Context) -> Message:
+    """Begin an attempt at a round with secure aggregation."""
+
+    def work(site: SiteWorker, order: Order | None) -> RecordDict:
+        attempt, client = _attempt(message, order)
+        answer = site.masked_round(attempt.run).keys(attempt, int(client), _expires(message, order))
+        return masking_records.pack_keys(*answer)
+
+    return _reply(message, context, work)
+
+
+@client_app.query("shares")
+def shares(message: Message, context: Context) -> Message:
+    """Share the secrets of an attempt among its sites."""
+
+    def work(site: SiteWorker, order: Order | None) -> RecordDict:
+        attempt, content = _attempt(message, order)
+        peers = masking_records.read_peers(content)
+        answer = site.masked_round(attempt.run).shares(attempt, peers, _expires(message, order))
+        return masking_records.pack_shares(answer)
+
+    return _reply(message, context, work)
+
+
+@client_app.query("reveal")
+def reveal(message: Message, context: Context) -> Message:
+    """Reveal the shares that unmask the sum of an attempt."""
+
+    def work(site: SiteWorker, order: Order | None) -> RecordDict:
+        attempt, content = _attempt(message, order)
+        received = [int(client) for client in content]
+        answer = site.masked_round(attempt.run).reveal(attempt, received, _expires(message, order))
+        return masking_records.pack_revealed(answer)
+
+    return _reply(message, context, work)
+
+
+def _attempt(message: Message, order: Order | None) -> tuple[Attempt, Any]:
+    """The attempt in a message, which must be that of its order, and what the step needs besides."""
+    attempt, content = masking_records.unpack_attempt(message.content)
+    place = (attempt.run, attempt.stage, attempt.round)
+    if order is not None and (order.run, order.stage, order.round) != place:
+        raise RefusalError("The attempt differs from its order.")
+    return attempt, content
+
+
+def _expires(message: Message, order: Order | None) -> float:
+    return message.metadata.created_at + message.metadata.ttl if order is None else order.expires / 1000
 
 
 def _place(site_task: SiteTask) -> tuple[str, str, int]:
@@ -165,14 +215,16 @@ def read_site(context: Context) -> SiteWorker:
             raise InputError(f"The site's node-config has no {key}: add it.")
     data, encoder = (Path(str(config[key])) if config.get(key) else None for key in ("data", "encoder"))
     identity = read_identity(context)
+    policy = parse_policy(identity.folder.read_policy()) if identity else SitePolicy()
     return SiteWorker(
         name=str(config["client"]),
         folder=Path(str(config["state-dir"])),
         data=data,
         shard=_shard(config.get("shard")),
         ledger=identity.ledger if identity else None,
-        policy=parse_policy(identity.folder.read_policy()) if identity else SitePolicy(),
+        policy=required(policy, str(config.get("require", ""))),
         encoder=encoder,
+        peers=PeerBook(identity.folder, policy.sites) if identity else None,
     )
 
 

@@ -1,7 +1,7 @@
 """Takes the place of `flwr-clientapp` at a site: hands its arguments over to the process that has loaded it.
 
 Run as a file by `preload`, so that nothing but Python starts: hand_over.py PIPE PROGRAM ARGUMENTS. If nobody
-reads the pipe, the program itself is run.
+reads the pipe, this program is run.
 """
 
 import json

@@ -99,6 +99,11 @@ class Ledger:
             recipes.pop(run, None)
             content["recipes"] = dict([*recipes.items(), (run, recipe)][-MAX_RECIPES:])
 
+    def recipe(self, run: str) -> str | None:
+        """The recipe with which the server greeted this site for a run; None if it is not known."""
+        recipe: str | None = self._read()["recipes"].get(run)
+        return recipe
+
     def differences(self, run: str, config: str) -> list[str]:
         """The options of a task that the server cannot have derived from the recipe of the run.
 

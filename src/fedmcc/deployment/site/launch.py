@@ -12,7 +12,7 @@ from fedmcc.deployment.flower import processes, programs
 from fedmcc.deployment.flower.connectivity import ExpiredError, UnreachableError, check_connection
 from fedmcc.deployment.flower.logs import message_of, shorten_log
 from fedmcc.deployment.setup.layout import PRIVATE_MODE, SiteFolder, make_private_folders
-from fedmcc.deployment.site.policy import parse_policy
+from fedmcc.deployment.site.policy import parse_policy, required
 from fedmcc.deployment.site.preload import preloaded
 from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import write_atomically
@@ -26,13 +26,15 @@ RETRYING = "Connection attempt failed, retrying"  # in a line of Flower's log, w
 UNKNOWN_KEY = "[code: 2004]"
 
 
-def run_site(site: SiteFolder, data: Path, encoder: Path | None = None) -> Iterator[str]:
+def run_site(
+    site: SiteFolder, data: Path, encoder: Path | None = None, require: Sequence[str] = ()
+) -> Iterator[str]:
     """Take part in the federation until interrupted; yields messages for the terminal of the site.
 
-    `encoder` is the place of a pretrained encoder at this site.
+    `encoder` is the place of a pretrained encoder at this site; `require` adds to the site's policy.
     """
     name, server = site.read()
-    parse_policy(site.read_policy())  # raises InputError before the site connects
+    required(parse_policy(site.read_policy()), ",".join(require))  # raises InputError before it connects
     data = data.resolve()
     if not data.is_dir():
         raise InputError(f"The folder {data} does not exist: give the folder of your images as --data.")
@@ -43,7 +45,7 @@ def run_site(site: SiteFolder, data: Path, encoder: Path | None = None) -> Itera
         make_private_folders([site.flower_home, site.logs, site.state])
         options = site.path / "node.toml"
         folders = {"folder": str(site.path.resolve()), "state-dir": str(site.state), "data": str(data)}
-        table = {"client": name, **folders}
+        table = {"client": name, **folders, "require": ",".join(require)}
         if encoder is not None:
             table["encoder"] = str(encoder.resolve())
         write_atomically(options, tomli_w.dumps(table), PRIVATE_MODE)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from fedmcc.config import Config, dump, name_of
@@ -12,6 +12,8 @@ from fedmcc.runs.resolve import stages
 
 NO_CLUSTERING = "none"
 AMOUNTS = ("max_clip", "min_noise")
+SWITCHES = ("secure_aggregation", "open_statistics")
+REQUIRED = {"secure-aggregation": "secure_aggregation"}  # by the name for `site start --require`
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,14 @@ class SitePolicy:
     min_participants: int | None = None  # smallest federation.minimum
     max_clip: float | None = None  # largest privacy.clip, which must be set
     min_noise: float | None = None  # smallest privacy.noise; the server adds it
+    secure_aggregation: bool = False  # require federation.secure_aggregation
+    open_statistics: bool = False  # with it, allow federation.open_statistics
+    sites: tuple[str, ...] | None = None  # SHA-256 of the keys of sites to aggregate with
 
     def objection(self, config: Config) -> str:
         """Why the site does not take part in a run of this recipe, as a sentence; empty if it does."""
-        for find in (self._recipe, self._method, self._length, self._participants, self._privacy):
+        checks = (self._recipe, self._method, self._length, self._participants, self._privacy, self._masks)
+        for find in checks:
             if reason := find(config):
                 return f"The policy of the site {reason}."
         return ""
@@ -78,6 +84,24 @@ class SitePolicy:
             else ""
         )
 
+    def _masks(self, config: Config) -> str:
+        federation = config.federation
+        if self.secure_aggregation and not federation.secure_aggregation:
+            return "requires federation.secure_aggregation, but the recipe does not set it"
+        if self.secure_aggregation and federation.open_statistics and not self.open_statistics:
+            return "does not allow federation.open_statistics, with which the server reads some statistics"
+        return ""
+
+
+def required(policy: SitePolicy, names: str) -> SitePolicy:
+    """The policy with what the owner requires on the command line: names, separated by commas."""
+    for name in filter(None, names.split(",")):
+        if name not in REQUIRED:
+            raise unknown("requirement", name, REQUIRED)
+        switch: dict[str, Any] = {REQUIRED[name]: True}
+        policy = replace(policy, **switch)
+    return policy
+
 
 def parse_policy(table: Mapping[str, Any]) -> SitePolicy:
     """The policy in a table; unknown keys and invalid values are errors, so that no limit is overlooked."""
@@ -99,7 +123,9 @@ def _value(key: str, value: Any) -> Any:
 
 def _expected(key: str) -> tuple[Callable[[Any], bool], str]:
     """How a value of this key is checked, and a description of valid ones."""
-    if key in ("methods", "recipes"):
+    if key in SWITCHES:
+        return _is_switch, "true or false"
+    if key in ("methods", "recipes", "sites"):
         return _is_texts, 'a list of texts, such as ["fedmcc"]'
     if key in AMOUNTS:
         return _is_amount, "a number above 0"
@@ -108,6 +134,10 @@ def _expected(key: str) -> tuple[Callable[[Any], bool], str]:
 
 def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _is_switch(value: Any) -> bool:
+    return type(value) is bool
 
 
 def _is_amount(value: Any) -> bool:

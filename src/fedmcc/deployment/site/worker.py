@@ -1,14 +1,11 @@
 """Does the tasks of a site: trains on the site's images, and keeps the site's state on its disk."""
 
 import logging
-import shutil
-import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from secrets import token_bytes
 from typing import Any, NamedTuple
 
 from fedmcc.config import Config, parse_text
@@ -18,6 +15,9 @@ from fedmcc.data.image_files import ImageFiles
 from fedmcc.data.partition import PartitionOptions
 from fedmcc.deployment.messages import Greeting, Hello, SiteTask
 from fedmcc.deployment.site.identity import Ledger
+from fedmcc.deployment.site.masking import MaskedRound
+from fedmcc.deployment.site.memory import LostStateError, RefusalError, SiteMemory
+from fedmcc.deployment.site.peers import PeerBook
 from fedmcc.deployment.site.policy import SitePolicy
 from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
@@ -28,23 +28,10 @@ from fedmcc.networks.momentum import Network
 from fedmcc.numerics.state_dicts import State, add_prefix, detached, select
 from fedmcc.runs.build import build_network, fingerprint, make_client, network_factory, share_out
 from fedmcc.runs.resolve import resolve, stages
-from fedmcc.storage.atomic_files import make_folder, try_lock, write_atomically
-from fedmcc.storage.safetensor_files import load_state, save_state
 from fedmcc.training.feature_cache import FeatureCache
 from fedmcc.training.feature_files import feature_file
 
 log = logging.getLogger(__name__)
-
-POLL_SECONDS = 0.2  # between two attempts to get the lock
-LOCK, SECRET = "lock", "random.secret"  # files of a run besides its states
-
-
-class RefusalError(Exception):
-    """A site cannot do its task; the message contains nothing private and is sent to the server."""
-
-
-class LostStateError(RefusalError):
-    """The state of the site from an earlier round is missing or damaged."""
 
 
 class Shard(NamedTuple):
@@ -66,6 +53,7 @@ class SiteWorker:
     ledger: Ledger | None = None  # with the recipes of greetings; None: a simulation
     policy: SitePolicy = field(default_factory=SitePolicy)  # what the site's owner allows
     encoder: Path | None = None  # the files of a pretrained encoder at this site
+    peers: PeerBook | None = None  # the keys of the other sites; None: a simulation
 
     def hello(self, greeting: Greeting) -> Hello:
         """Answer the greeting of a server, and delete the states of finished runs."""
@@ -109,7 +97,18 @@ class SiteWorker:
             client = replace(client, features=features)
             if not (self.simulated or config.privacy.reproducible):
                 client = replace(client, seed=memory.secret_seed())
-            return _work(client, net, _stage(config, site_task.task), site_task, memory)
+            stage = _stage(config, site_task.task)
+            hide = self.masked_round(site_task.run).masking(config, stage, site_task, len(images.images))
+            return hide(_work(client, net, stage, site_task, memory))
+
+    def masked_round(self, run: str) -> MaskedRound:
+        """The part of this site in secure aggregation, in a run."""
+        if not run.isalnum():
+            raise RefusalError("The message has an invalid run.")
+        recipe = self.ledger.recipe(run) if self.ledger else None
+        minimum = parse_text(recipe).federation.minimum if recipe else 1
+        minimum = max(minimum, self.policy.min_participants or 1)
+        return MaskedRound(SiteMemory(self.folder / run), self.name, minimum, self.peers)
 
     def _check_policy(self, config: Config) -> None:
         """Refuse a recipe outside the site's policy, before any image is read."""
@@ -175,69 +174,6 @@ def site_files(source: Source, root: Path, size: int | None = None) -> ImageFile
         return replace(source, root=root, thinned=1.0)  # thinning is for simulations
     files = Folder(root=root, labels=False)
     return replace(files, size=size or files.size)
-
-
-class SiteMemory:
-    """The states of a site in one run: after the last round that was averaged, and after the one since.
-
-    The server names the averaged round in each task: a state whose update was not averaged is then ignored.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @contextmanager
-    def locked(self, expires: float | None) -> Iterator[None]:
-        """Hold the lock of this run, which the operating system releases if the process is killed.
-
-        This waits until the task expires (None: does not wait). An expired task is refused, since it would
-        overwrite the state of a later one.
-        """
-        make_folder(self.folder, "the site's state")
-        with (self.folder / LOCK).open("w") as file:
-            while not try_lock(file.fileno()):
-                if expires is None or time.time() > expires:
-                    raise RefusalError("The site is still busy with an earlier task.")
-                time.sleep(POLL_SECONDS)
-            if expires is not None and time.time() > expires:
-                raise RefusalError("The task expired before it was started.")
-            yield
-
-    def secret_seed(self) -> int:
-        """A random seed that only this site has, for all rounds of the run.
-
-        With the recipe's seed, the server could repeat views and batches and test a guess of the images.
-        """
-        path = self.folder / SECRET
-        if not path.exists():
-            write_atomically(path, token_bytes(32), mode=0o600)
-        return int.from_bytes(path.read_bytes())
-
-    def load(self, after: StageRound) -> State:
-        """The state after a round; raises LostStateError if it is missing or damaged."""
-        path = self._file(after)
-        if not path.exists():
-            raise LostStateError(f"The site has lost its state after {after.stage}, round {after.round}.")
-        try:
-            return load_state(path)
-        except InputError:
-            raise LostStateError("The state of the site is damaged.") from None
-
-    def save(self, after: StageRound, state: State, base: StageRound | None) -> None:
-        """Save the state after a round, and delete all others except that of the averaged round `base`."""
-        new = self._file(after)
-        save_state(new, state)
-        kept = {new, self._file(base) if base else new}
-        for path in self.folder.iterdir():  # temporary files of a crash are deleted too
-            if path not in kept and path.name not in (LOCK, SECRET):
-                path.unlink(missing_ok=True)
-
-    def delete(self) -> None:
-        """Delete all states of the run."""
-        shutil.rmtree(self.folder)
-
-    def _file(self, after: StageRound) -> Path:
-        return self.folder / f"{after.stage}-{after.round:06}.safetensors"
 
 
 def _resolve(config: Config, images: ImageSet) -> Config:

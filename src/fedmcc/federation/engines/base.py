@@ -32,6 +32,10 @@ class Engine:
         """Indices of all clients, sorted."""
         raise NotImplementedError
 
+    def newcomers(self) -> list[int]:
+        """Indices of clients that were added since the engine was built, until now."""
+        return []
+
     def images_per_epoch(self, client: int) -> int:
         """Number of images that a client trains on in an epoch."""
         raise NotImplementedError

@@ -47,6 +47,8 @@ class Collector:
 
     def sealed_for(self, holder: int) -> dict[int, bytes]:
         """The encrypted shares for a participant, of all who have shared their secrets."""
+        if holder not in self._shares:
+            raise ProtocolError(f"Participant {holder} has not shared its secrets.")
         if len(self._shares) < self.threshold:
             raise ProtocolError(
                 f"{len(self._shares)} of {len(self.keys)} participants have shared their secrets, "

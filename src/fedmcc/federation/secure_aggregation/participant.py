@@ -1,5 +1,6 @@
 """The side of a client: it masks its vector so that only the sum over all clients can be unmasked."""
 
+import json
 import secrets
 from collections.abc import Collection, Mapping
 from hashlib import sha256
@@ -67,6 +68,35 @@ class Participant:
         self._sealed: dict[int, bytes] = {}
         self._threshold = 0
         self._masked = self._revealed = False
+
+    def dump(self) -> str:
+        """Everything about the participant as JSON, with its secrets: a process can end between two steps."""
+        keys_ = {str(client): [key.hex() for key in pair] for client, pair in self._keys.items()}
+        return json.dumps(
+            {
+                "index": self.index,
+                "context": self.context.hex(),
+                "private": [self._sealing.private.hex(), self._masking.private.hex(), self._seed.hex()],
+                "keys": keys_,
+                "sealed": {str(client): each.hex() for client, each in self._sealed.items()},
+                "progress": [self._threshold, self._masked, self._revealed],
+            }
+        )
+
+    @classmethod
+    def load(cls, text: str) -> "Participant":
+        """The participant of a `dump`."""
+        table = json.loads(text)
+        loaded = cls(table["index"], bytes.fromhex(table["context"]))
+        sealing, masking, loaded._seed = map(bytes.fromhex, table["private"])
+        loaded._sealing = keys.KeyPair(sealing, keys.public_key(sealing))
+        loaded._masking = keys.KeyPair(masking, keys.public_key(masking))
+        loaded._keys = {
+            int(client): PublicKeys(*map(bytes.fromhex, pair)) for client, pair in table["keys"].items()
+        }
+        loaded._sealed = {int(client): bytes.fromhex(each) for client, each in table["sealed"].items()}
+        loaded._threshold, loaded._masked, loaded._revealed = table["progress"]
+        return loaded
 
     @property
     def public_keys(self) -> PublicKeys:

@@ -1,0 +1,122 @@
+"""The part of a site in secure aggregation: four messages, between which its secrets are on its disk."""
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from fedmcc.config import Config
+from fedmcc.deployment.flower.masking_records import MASKED, read_attempt, read_sealed
+from fedmcc.deployment.messages import Attempt, Peer, SiteTask
+from fedmcc.deployment.setup.layout import PRIVATE_MODE
+from fedmcc.deployment.site.memory import MASKS, RefusalError, SiteMemory
+from fedmcc.deployment.site.peers import PeerBook
+from fedmcc.federation.secure_aggregation.collector import majority
+from fedmcc.federation.secure_aggregation.participant import Participant, PublicKeys, Revealed, Shares
+from fedmcc.federation.secure_aggregation.vectors import Weighting, counters, layout_of
+from fedmcc.messages import Update
+from fedmcc.methods.base import Stage
+from fedmcc.numerics.state_dicts import select
+from fedmcc.storage.atomic_files import write_atomically
+
+log = logging.getLogger(__name__)
+
+Hide = Callable[[Update], Update]
+
+
+@dataclass(frozen=True)
+class MaskedRound:
+    """A site in one run; without a book of peers, the sites are simulated and have no keys of their own."""
+
+    memory: SiteMemory
+    name: str
+    minimum: int  # sites whose updates must be in a sum
+    peers: PeerBook | None
+
+    def keys(self, attempt: Attempt, client: int, expires: float) -> tuple[PublicKeys, bytes]:
+        """Begin an attempt: new public keys, and this site's signature under them."""
+        if client not in attempt.images:
+            raise RefusalError("The attempt does not name this site.")
+        with self.memory.locked(expires):
+            person = Participant(client, attempt.context)
+            self._save(person)
+        signature = self.peers.sign(attempt.context, self.name, person.public_keys) if self.peers else b""
+        return person.public_keys, signature
+
+    def shares(self, attempt: Attempt, peers: Mapping[int, Peer], expires: float) -> Shares:
+        """Share the secrets of this attempt among sites whose keys are genuine."""
+        self._check_count(len(peers))
+        if not peers.keys() <= attempt.images.keys():
+            raise RefusalError("The server names a site that is not in the attempt.")
+        if self.peers:
+            self.peers.check(attempt.context, peers)
+        with self.memory.locked(expires), self._participant(attempt) as person:
+            return person.share({client: peer.keys for client, peer in peers.items()}, majority(len(peers)))
+
+    def masking(self, config: Config, stage: Stage, site_task: SiteTask, samples: int) -> Hide:
+        """How the update of a task is hidden; a task that would send it openly is refused before training."""
+        if not config.federation.secure_aggregation:
+            return lambda update: update
+        if stage.additive(select(site_task.task.weights, stage.shared)) is None:
+            return _open(config, stage)
+        if site_task.masking is None:
+            raise RefusalError(
+                "The recipe has secure aggregation, but the task would send the update openly."
+            )
+        attempt, content = read_attempt(site_task.masking)
+        _check_place(attempt, site_task, samples)
+        weighting = Weighting(attempt.images, equal=config.privacy.clip is not None)
+        layout, sealed = layout_of(stage, site_task.task.weights, weighting), read_sealed(content)
+
+        def hide(update: Update) -> Update:
+            with self._participant(attempt) as person:
+                masked = person.mask(layout.encode(update), sealed)
+            vector = torch.from_numpy(masked.view(np.int32))
+            return replace(update, weights={**counters(update.weights), MASKED: vector}, extras={})
+
+        return hide
+
+    def reveal(self, attempt: Attempt, received: Collection[int], expires: float) -> Revealed:
+        """Reveal the shares that unmask the sum, and delete all secrets of the attempt."""
+        self._check_count(len(set(received)))
+        with self.memory.locked(expires):
+            with self._participant(attempt) as person:
+                revealed = person.reveal(received)
+            (self.memory.folder / MASKS).unlink()
+        return revealed
+
+    def _check_count(self, sites: int) -> None:
+        if sites < self.minimum:
+            raise RefusalError(f"A sum of {sites} sites would reveal too much: {self.minimum} are needed.")
+
+    @contextmanager
+    def _participant(self, attempt: Attempt) -> Iterator[Participant]:
+        """The participant of this attempt, whose progress is on disk before its answer is sent."""
+        file = self.memory.folder / MASKS
+        person = Participant.load(file.read_text()) if file.exists() else None
+        if person is None or person.context != attempt.context:
+            raise RefusalError("The site has no keys of this attempt.")
+        yield person
+        self._save(person)
+
+    def _save(self, person: Participant) -> None:
+        write_atomically(self.memory.folder / MASKS, person.dump(), PRIVATE_MODE)
+
+
+def _open(config: Config, stage: Stage) -> Hide:
+    """Send the statistics of a stage as they are, if the recipe allows it."""
+    if not config.federation.open_statistics:
+        raise RefusalError(f"In the stage {stage.name}, sites send statistics that cannot be added up.")
+    log.warning("The stage %s sends statistics of this site that the server can read.", stage.name)
+    return lambda update: update
+
+
+def _check_place(attempt: Attempt, site_task: SiteTask, samples: int) -> None:
+    task = site_task.task
+    if (attempt.run, attempt.stage, attempt.round) != (site_task.run, task.stage, task.round):
+        raise RefusalError("The attempt belongs to another round.")
+    if attempt.images.get(task.client) != samples:
+        raise RefusalError("The site has another number of images than the server uses.")

@@ -1,0 +1,145 @@
+"""The vector that a client masks: its weighted change, then its additive extras; and back from the sum."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmcc.federation.secure_aggregation.errors import ProtocolError
+from fedmcc.federation.secure_aggregation.masks import Integers
+from fedmcc.federation.secure_aggregation.quantise import (
+    Reals,
+    decode,
+    decode_finely,
+    encode,
+    encode_finely,
+)
+from fedmcc.messages import Update
+from fedmcc.methods.base import Stage
+from fedmcc.methods.extras import Additive
+from fedmcc.numerics.state_dicts import State, select
+
+
+class Weighting(NamedTuple):
+    """The images of all drawn clients, and whether clients count equally and not by their images."""
+
+    images: Mapping[int, int]
+    equal: bool
+
+    @property
+    def total(self) -> int:
+        """Number of images of all drawn clients."""
+        return sum(self.images.values())
+
+    def share(self, *clients: int) -> float:
+        """The share of these clients in an average over all drawn clients."""
+        if self.equal:
+            return len(clients) / len(self.images)
+        return sum(self.images[client] for client in clients) / self.total
+
+
+class Average(NamedTuple):
+    """What the server learns of a round."""
+
+    weights: State
+    extras: State  # means over images, and sums divided by the number of images
+    sums: frozenset[str]  # names of those extras that are sums
+
+    def replace_in(self, update: Update) -> Update:
+        """The update with the average instead of its own numbers; the mean of such updates is the average."""
+        extras = {
+            name: value * update.samples if name in self.sums else value
+            for name, value in self.extras.items()
+        }
+        return replace(update, weights={**counters(update.weights), **self.weights}, extras=extras)
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The order of the numbers in all vectors of a round."""
+
+    sent: State  # the floating-point weights that the server sent, sorted by name
+    extras: Mapping[str, Additive]
+    weighting: Weighting
+
+    def __len__(self) -> int:
+        extras = sum(extra.length for extra in self.extras.values())
+        return sum(value.numel() for value in self.sent.values()) + 2 * extras
+
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes by which a vector is larger than the extras that it has."""
+        return sum(extra.length * (8 - extra.dtype.itemsize) for extra in self.extras.values())
+
+    def encode(self, update: Update) -> Integers:
+        """The vector of an update; raises ProtocolError for numbers that cannot be sent."""
+        self._check(update)
+        share = self.weighting.share(update.client)
+        changes = [_flat(update.weights[name]) - _flat(value) for name, value in self.sent.items()]
+        factors = {name: 1 / self.weighting.total if extra.is_sum else share for name, extra in self._sorted}
+        statistics = [factors[name] * _flat(update.extras[name]) for name, _ in self._sorted]
+        return np.concatenate([encode(share * _joined(changes)), encode_finely(_joined(statistics))])
+
+    def decode(self, total: Integers, received: Collection[int]) -> Average:
+        """The average over the clients whose vectors are in the sum."""
+        share = self.weighting.share(*received)
+        images = sum(self.weighting.images[client] for client in received) / self.weighting.total
+        length = sum(value.numel() for value in self.sent.values())
+        statistics = torch.from_numpy(decode_finely(total[length:]))
+        parts = torch.split(statistics, [extra.length for _, extra in self._sorted])
+        extras = {
+            name: (part / (images if extra.is_sum else share)).view(extra.shape).to(extra.dtype)
+            for (name, extra), part in zip(self._sorted, parts, strict=True)
+        }
+        sums = frozenset(name for name, extra in self._sorted if extra.is_sum)
+        return Average(_moved(self.sent, decode(total[:length]) / share), extras, sums)
+
+    @property
+    def _sorted(self) -> list[tuple[str, Additive]]:
+        return sorted(self.extras.items())
+
+    def _check(self, update: Update) -> None:
+        shapes = {name: value.shape for name, value in update.extras.items()}
+        if shapes != {name: extra.shape for name, extra in self.extras.items()}:
+            raise ProtocolError("Its extra tensors are not those that are added up.")
+
+
+def layout_of(stage: Stage, weights: State, weighting: Weighting) -> Layout:
+    """The layout of a round with these sent weights; raises ProtocolError if something is not a sum."""
+    shared = select(weights, stage.shared)
+    extras = stage.additive(shared)
+    if extras is None:
+        raise ProtocolError(f"In the stage {stage.name} clients send statistics that cannot be added up.")
+    sent = {name: value for name, value in sorted(shared.items()) if value.is_floating_point()}
+    return Layout(sent, extras, weighting)
+
+
+def counters(weights: State) -> State:
+    """The tensors of integers, which are not masked."""
+    return {name: value for name, value in weights.items() if not value.is_floating_point()}
+
+
+def _flat(value: Tensor) -> Reals:
+    return value.detach().cpu().double().flatten().numpy()
+
+
+def _joined(parts: list[Reals]) -> Reals:
+    return np.concatenate([np.empty(0), *parts])
+
+
+def _moved(sent: State, change: Reals) -> State:
+    """The sent tensors, to which consecutive parts of the change are added.
+
+    Rounding can move a variance of almost 0 below 0, where the mean of the updates is not.
+    """
+    parts = torch.split(torch.from_numpy(change), [value.numel() for value in sent.values()])
+    moved = {
+        name: (value.double() + part.view(value.shape)).to(value.dtype)
+        for (name, value), part in zip(sent.items(), parts, strict=True)
+    }
+    return {
+        name: value.clamp_min_(0) if name.endswith("running_var") else value for name, value in moved.items()
+    }
