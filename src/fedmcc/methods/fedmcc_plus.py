@@ -40,6 +40,7 @@ class FedMCCPlus(MomentumContrast):
     half_life: float = 0.0  # rounds in which at least half of the target is renewed; 0: `momentum` alone
     separation: float = 0.5  # fraction of the rounds with cross-client contrast
     repulsion: float = 3.0  # weight of the negatives in the stage separation
+    neighbours: float = 0.0  # share of its attraction that goes to the nearest image of the batch
     axes: float = 3.0  # whitened axes per cluster; 0: no whitening
     variance: float = 0.95  # share that the whitened axes hold at most; axes beyond it are left out as noise
     prototypes: float = 10.0  # per cluster
@@ -53,6 +54,7 @@ class FedMCCPlus(MomentumContrast):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_fraction(self, "separation")
+        require_fraction(self, "neighbours")
         require_positive(self, "repulsion", "polish_pace", "prototypes", "prototype_temperature", "smallest")
         require_positive(self, "members")
         if not 0 <= self.half_life < math.inf:
@@ -75,10 +77,7 @@ class FedMCCPlus(MomentumContrast):
         if across < self.rounds or not across:
             stages.append(FollowedContrast(rounds=self.rounds - across, epochs=epochs, method=self))
         if across:
-            separation = CrossClientContrast(
-                rounds=across, epochs=epochs, projections=self.projections, repulsion=self.repulsion
-            )
-            stages.append(separation)
+            stages.append(self._separation(across))
         stages += self._clustering().stages()
         if self.polish_rounds:
             self_training = SelfTraining(
@@ -90,6 +89,15 @@ class FedMCCPlus(MomentumContrast):
             )
             stages += [self_training, ModelSelection()]
         return tuple(stages)
+
+    def _separation(self, rounds: int) -> Stage:
+        return CrossClientContrast(
+            rounds=rounds,
+            epochs=self.epochs,
+            projections=self.projections,
+            repulsion=self.repulsion,
+            neighbours=self.neighbours,
+        )
 
     def _clustering(self) -> FederatedSpectral:
         return FederatedSpectral(
