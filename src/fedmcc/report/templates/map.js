@@ -116,9 +116,10 @@ function hint() {
   node.textContent = "Tap for similar images";
   return node;
 }
-card.addEventListener("click", () => {
+card.addEventListener("touchend", (event) => {
   if (!points.sheet || cardIndex === null) return;
   const index = cardIndex;
+  event.preventDefault(); // no click follows, which would hit what opens here
   hideCard();
   showSimilar(index);
 });
