@@ -2,21 +2,24 @@
 
 import random
 import time
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.common.serde import recorddict_to_proto
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedmcc.deployment.flower.packets import MAX_PACKET, is_packed, pack, unpack
-from fedmcc.deployment.flower.records import UnreadableError
-from fedmcc.deployment.flower.signatures import Order, digest, sign_reply, verify_reply
+from fedmcc.deployment.flower.records import UnreadableError, pack_text
+from fedmcc.deployment.flower.signatures import Order, digest, sign_order, sign_reply, verify_reply
 from fedmcc.deployment.server.mailbox import Fault, Letter, Mailbox
-from fedmcc.deployment.setup.certificates import create_site_key
+from fedmcc.deployment.setup.certificates import create_site_key, load_public_key, load_server
+from fedmcc.deployment.setup.layout import OperatorFolder
+from fedmcc.deployment.site.app import IGNORED, client_app
 
 ORDER = Order("train", "a1", "north", "7", "joint", 3, "0f" * 16, 1, 2)
 
@@ -132,3 +135,22 @@ def test_packets_pass_flowers_server_both_ways(
     (received,) = box.receive(sent, time.monotonic() + 60)
     wanted = digest(content(), {}) if expected is None else Fault(expected, refused=True)
     assert wanted == (received.content if expected else digest(received.content, {}))
+
+
+def test_a_site_answers_a_packet_with_a_packet_and_records_a_malformed_one(
+    operator: OperatorFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = operator.site("north").path
+    node = {"client": "north", "state-dir": str(tmp_path / "state"), "folder": str(folder)}
+    greeting, now = pack_text("Another version."), round(1000 * time.time())
+    order = Order("query.refused", "run", "north", "7", "", 0, "0" * 32, now, now + 60_000)
+    sign_order(greeting, order, load_server(operator.key, operator.certificate), {})
+    replies = [
+        client_app(Message(sent, 7, "query.refused"), Context(1, 7, node, RecordDict(), {}))
+        for sent in (pack(greeting), packet(b"\xff\xffgarbage"))
+    ]
+    verify_reply(unpack(replies[0].content), order, load_public_key(operator.public_key("north")))
+    assert [is_packed(reply.content) for reply in replies] == [True, False]
+    assert replies[1].content["facts"]["failure"] == IGNORED
+    assert "The packet is malformed" in caplog.text
+    assert '"event":"ignored"' in operator.site("north").audit_book.read_text()

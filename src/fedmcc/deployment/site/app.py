@@ -137,9 +137,9 @@ def _reply(message: Message, context: Context, work: Work) -> Message:
     set_up_logging()
     identity, packed = None, False
     try:
+        identity = read_identity(context)
         packed = packets.is_packed(message.content)
         message.content = packets.unpack(message.content)
-        identity = read_identity(context)
         received = identity.receive(message) if identity else None
     except Exception as error:  # whatever a forged message causes
         log.error("Ignored a message: %s", _public_reason(error))
