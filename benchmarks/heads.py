@@ -5,7 +5,7 @@ messages are those of a run; only the encoder is left out. Finished cells are re
 If the file has the `client` of each image, as files of head_features.py do, these are the clients; the
 seed is then that of the clustering alone. With `pixels`, the head "pixels" is k-means on them.
 
-python benchmarks/heads.py FEATURES.npz --out heads.jsonl [--seeds 3] [--head neighbours:rounds=20 ...]
+python benchmarks/heads.py FEATURES.npz --out heads.jsonl [--seeds 3] [--head neighbours:rounds=10 ...]
     [--thinned] [--clusters 50]
 """
 
@@ -40,7 +40,7 @@ from fedmcc.training.loop import Training
 from fedmcc.training.torch_setup import set_up_torch
 from fedmcc.views import Views
 
-HEADS = ("pooled", "kmeans:axes=0.0", "kmeans", "lloyd:unit=true", "spectral", "neighbours")
+HEADS = ("neighbours", "kmeans", "lloyd:unit=true", "spectral", "k-fed", "pooled")
 PARTITIONS = {"iid": "iid", "two classes each": "by_class"}
 
 
@@ -77,7 +77,7 @@ def main() -> None:
     options = read_options()
     set_up_torch(1)
     rows, done = read_features(options.features), read_rows(options.out)
-    partitions = [*PARTITIONS] if rows.client is None else ["as in the run"]
+    partitions = options.partition or [*PARTITIONS] if rows.client is None else ["as in the run"]
     for seed in range(options.seeds):
         chosen = rows.take(thinned(rows.labels, seed)) if options.thinned else rows
         clusters = options.clusters or len(np.unique(rows.labels))
@@ -118,6 +118,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--thinned", action="store_true", help="thin the classes, up to 10:1")
     parser.add_argument("--clusters", type=int, help="instead of the number of classes")
     parser.add_argument("--head", action="append", help="a clustering, such as kmeans:axes=0.0,excess=3.0")
+    parser.add_argument("--partition", action="append", choices=tuple(PARTITIONS))
     return parser.parse_args()
 
 

@@ -363,6 +363,7 @@ def pretrained(federation: Federation) -> Path:
     path, root = federation.folder / "pretrained.toml", federation.folder / "images"
     settings = [f"data.root={root}", "data.labels=false", f"encoder.path={federation.encoder('server')}"]
     name = {"encoder": {"name": "onnx"}, "data": {"name": "folder"}}
+    name["clustering"] = {"name": "neighbours", "rounds": 2}
     table = {"clusters": 4, "threads": 1, "device": "cpu", "evaluation": {"at_server": True}, **name}
     path.write_text(config.dump(config.parse(config.apply_settings(table, settings))))
     return path
