@@ -4,25 +4,50 @@ Features are trained once for each data set, with all images and with thinned cl
 A file of features (`features` and `labels`, such as those of a pretrained encoder) can be added. Labels only
 thin the classes and score.
 
-python benchmarks/choosing_clusters.py --data FOLDER --cache FOLDER [--features NAME=FILE.npz ...] [--seeds 3]
+python benchmarks/choosing_clusters.py --data FOLDER --cache FOLDER [--features NAME=FILE.npz ...]
 """
 
 import argparse
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from sklearn.cluster import KMeans
+from sklearn.metrics import silhouette_score
+from torch import nn
 
 from fedmcc.config import parse
 from fedmcc.data.base import ImageSet
 from fedmcc.evaluation.features import extract
-from fedmcc.numerics.randomness import derive
+from fedmcc.federation.engines.embedded import Embedded
+from fedmcc.federation.policy import Federation, Policy
+from fedmcc.federation.rounds import Progress, Round, rounds
+from fedmcc.methods.federated_spectral import CURVE, FederatedSpectral
+from fedmcc.networks.initialise import initialise
+from fedmcc.networks.momentum import Branch, Network
+from fedmcc.numerics import cluster_number
+from fedmcc.numerics.kmeans import unit_rows
+from fedmcc.numerics.neighbours import nearest
+from fedmcc.numerics.randomness import derive, generator
+from fedmcc.numerics.state_dicts import detached
 from fedmcc.runs.build import assemble
 from fedmcc.runs.in_memory import train_in_memory
+from fedmcc.training.loop import Training
+from fedmcc.views import Views
+from heads import FeatureClient
+from measuring import show
 
-ROUNDS = {"digits": 40, "mnist": 12, "kmnist": 12}
+ROUNDS = {"digits": 20, "mnist": 12, "kmnist": 12}
 IMAGES = {"even": 2_500, "thinned": 6_000}  # before classes are thinned
+MOST = 30  # clusters that all criteria consider
+COMPARED = 1_000  # images of the other criteria
+REFERENCES = 3  # data sets without structure, of the gap statistic
+AXES = 50  # principal axes of the gap statistic
+NEIGHBOURS = 10  # of each image, in the graph of the eigengap
 
 
 class Features(NamedTuple):
@@ -33,12 +58,21 @@ class Features(NamedTuple):
 
 
 def main() -> None:
-    """Train what is missing."""
+    """Train what is missing, choose by all criteria, and print a table."""
     options = read_options()
-    for name in ROUNDS:
-        for kind in IMAGES:
-            for seed in range(options.networks):
-                trained(name, kind, seed, options)
+    torch.set_num_threads(1)
+    rows = []
+    for name, given in all_features(options):
+        classes, features = len(np.unique(given.labels)), unit_rows(given.features.astype(np.float32))
+        path = options.cache / f"{name}.json"
+        chosen = json.loads(path.read_text()) if path.exists() else {}
+        for criterion, choose in CRITERIA.items():
+            if criterion not in chosen:
+                chosen[criterion] = choose(features)
+                path.write_text(json.dumps(chosen))
+        rows.append([name, str(len(features)), str(classes), *(str(chosen[each]) for each in CRITERIA)])
+        print(name, chosen, flush=True)
+    show(["features", "images", "classes", *CRITERIA], rows)
 
 
 def read_options() -> argparse.Namespace:
@@ -46,8 +80,90 @@ def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
-    parser.add_argument("--networks", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=1, help="networks of each data set")
+    parser.add_argument("--name", action="append", help="only these data sets")
+    parser.add_argument("--features", action="append", default=[], help="NAME=FILE.npz")
     return parser.parse_args()
+
+
+def all_features(options: argparse.Namespace) -> Iterator[tuple[str, Features]]:
+    """Trained features, then those of files, even and thinned, each with a name."""
+    for name in options.name or ROUNDS:
+        for kind in IMAGES:
+            for seed in range(options.seeds):
+                yield f"{name}-{kind}-{seed}", trained(name, kind, seed, options)
+    for name, _, path in (given.partition("=") for given in options.features):
+        with np.load(path) as file:
+            features, labels = file["features"], file["labels"].astype(np.int64)
+        for kind, count in IMAGES.items():
+            draw = np.random.default_rng(0)
+            rows = draw.permutation(len(labels))[:count]
+            rows = thinned(rows, labels, draw) if kind == "thinned" else rows
+            yield f"{name}-{kind}", Features(features[rows], labels[rows])
+
+
+def by_stability(features: np.ndarray) -> int:
+    """What fedmcc chooses from these features, held by one client."""
+    net, method = Network(Branch(nn.Flatten())), FederatedSpectral(choose=True)
+    method.extend(net, features.shape[1], MOST)
+    initialise(net, generator(0, "weights"))
+    progress, policy = Progress(detached(net.state_dict())), Policy(Federation(), 0)
+    with Embedded(net, [FeatureClient(0, features, Views(), Training(keep_optimizer=False), 0)]) as engine:
+        for stage in method.stages():
+            for event in rounds(stage, progress, engine, range(1), policy):
+                if isinstance(event, Round):
+                    progress = event.progress
+    return cluster_number.ranked(progress.extras[CURVE].double().numpy())[0]
+
+
+def by_silhouette(features: np.ndarray) -> int:
+    """The number of clusters of k-means with the largest mean silhouette."""
+    some = features[:COMPARED]
+    scores = [silhouette_score(some, cluster(some, count).labels_) for count in range(2, MOST + 1)]
+    return 2 + int(np.argmax(scores))
+
+
+def by_gap(features: np.ndarray) -> int:
+    """The first number of clusters whose gap is not below the next one less its error (Tibshirani et al.).
+
+    References are uniform in the box of the first principal components.
+    """
+    some, draw = features[:COMPARED] - features[:COMPARED].mean(axis=0), np.random.default_rng(0)
+    rotated = some @ np.linalg.svd(some, full_matrices=False)[2][:AXES].T
+    low, high = rotated.min(axis=0), rotated.max(axis=0)
+    references = [draw.uniform(low, high, rotated.shape).astype(np.float32) for _ in range(REFERENCES)]
+    gaps, errors = [], []
+    for count in range(1, MOST + 1):
+        expected = [np.log(cluster(each, count).inertia_) for each in references]
+        gaps.append(np.mean(expected) - np.log(cluster(rotated, count).inertia_))
+        errors.append(np.std(expected) * np.sqrt(1 + 1 / REFERENCES))
+    enough = [gaps[i] >= gaps[i + 1] - errors[i + 1] for i in range(MOST - 1)]
+    return 1 + enough.index(True) if any(enough) else MOST
+
+
+def by_eigengap(features: np.ndarray) -> int:
+    """The largest gap between eigenvalues of the normalised graph of nearest neighbours, from 2 on."""
+    some = features[:COMPARED]
+    near, _ = nearest(torch.from_numpy(some), NEIGHBOURS)
+    graph = np.zeros((len(some), len(some)))
+    np.put_along_axis(graph, near.numpy(), 1.0, axis=1)
+    graph = np.maximum(graph, graph.T)
+    degrees = graph.sum(axis=1)
+    values = np.linalg.eigvalsh(graph / np.sqrt(np.outer(degrees, degrees)))[::-1]
+    return 2 + int(np.argmax(values[1:MOST] - values[2 : MOST + 1]))
+
+
+def cluster(rows: np.ndarray, count: int) -> KMeans:
+    """k-means with two restarts."""
+    return KMeans(count, n_init=2, random_state=0).fit(rows)
+
+
+CRITERIA: dict[str, Callable[[np.ndarray], int]] = {
+    "fedmcc": by_stability,
+    "silhouette": by_silhouette,
+    "gap": by_gap,
+    "eigengap": by_eigengap,
+}
 
 
 def trained(name: str, kind: str, seed: int, options: argparse.Namespace) -> Features:

@@ -68,7 +68,10 @@ def views(
     preset: Annotated[str, typer.Option(help="A preset, `auto` (that of the data set), or `all`.")] = "auto",
     settings: Settings = None,
 ) -> None:
-    """Draw the augmented views that training uses."""
+    """Draw the augmented views that training uses.
+
+    Example: fedmcc views PICTURES --out views.png
+    """
     from fedmcc.report import pictures
     from fedmcc.terminal import output
 
@@ -82,7 +85,10 @@ def partition(
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="A PNG file to write as well.")] = None,
 ) -> None:
-    """Show how many images of each class each client would have."""
+    """Show how many images of each class each client would have.
+
+    Example: fedmcc partition recipe.toml --set partition.clients=5
+    """
     from fedmcc.data.partition import holdings
     from fedmcc.report import pictures
     from fedmcc.runs import build
@@ -111,7 +117,10 @@ def list(
         ),
     ],
 ) -> None:
-    """List methods, data sets and so on, with options and defaults."""
+    """List methods, data sets and so on, with options and defaults.
+
+    Example: fedmcc list methods
+    """
     from fedmcc.cli import listing
     from fedmcc.errors import unknown
     from fedmcc.terminal import output

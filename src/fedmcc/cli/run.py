@@ -97,7 +97,10 @@ def demo(
     report: Report = True,
     quiet: Quiet = False,
 ) -> None:
-    """Cluster handwritten digits of five clients, in a few minutes."""
+    """Cluster handwritten digits of five clients, in a few minutes.
+
+    Example: fedmcc demo
+    """
     from importlib.resources import as_file, files
 
     from fedmcc import config

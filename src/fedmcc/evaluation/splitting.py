@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float, Float32
 
 from fedmcc.evaluation.assignments import Soft
 from fedmcc.evaluation.geometry import MIN_SPREAD, Geometry
@@ -12,6 +12,7 @@ from fedmcc.numerics import kmeans
 from fedmcc.numerics.kmeans import unit_rows
 
 Rows = Float32[np.ndarray, "n d"]
+Divided = Float[np.ndarray, "n columns"]  # soft assignments with a column for each part
 
 SEED = 0  # of the k-means that finds the parts
 DIGITS = 6  # of the numbers that are stored
@@ -26,7 +27,7 @@ class Split:
     spreads: tuple[float, ...]  # median distance of the images of each part
     merged: Mapping[int, int] = field(default_factory=dict)  # merges that were made before
 
-    def divide(self, assignments: Soft, rows: Rows) -> Soft:
+    def divide(self, assignments: Soft, rows: Rows) -> Divided:
         """Give the soft assignment to the cluster to the part with the nearest centre, in new columns."""
         nearest = (unit_rows(rows) @ np.array(self.centres, dtype=np.float32).T).argmax(axis=1)
         shares = np.eye(len(self.parts), dtype=assignments.dtype)[nearest] * assignments[:, [self.parts[0]]]

@@ -12,7 +12,7 @@ from fedmcc.evaluation.assignments import Assignment, Soft, assignments_csv, fol
 from fedmcc.evaluation.calibration import temper
 from fedmcc.evaluation.features import Extracted
 from fedmcc.evaluation.geometry import FALSE_ALARMS, Geometry
-from fedmcc.evaluation.splitting import Rows, Split
+from fedmcc.evaluation.splitting import Divided, Rows, Split
 from fedmcc.runs.directory import Run
 from fedmcc.storage.atomic_files import write_atomically
 from fedmcc.storage.safetensor_files import load_state, save_state
@@ -29,7 +29,7 @@ class Edits:
     merged: Mapping[int, int] = field(default_factory=dict)
     splits: tuple[Split, ...] = ()
 
-    def apply(self, assignments: Soft, rows: Rows) -> Soft:
+    def apply(self, assignments: Soft, rows: Rows) -> Divided:
         """Soft assignments after all splits and merges, given the features of the images."""
         for split in self.splits:
             assignments = split.divide(fold(assignments, split.merged), rows)
