@@ -22,9 +22,9 @@ def gathered(given: Any) -> Any:
 
     A data set has a length and numbered items: images, tuples that start with one, or dictionaries.
     """
-    if isinstance(given, np.ndarray | str | Path):
+    if isinstance(given, str | Path):
         return given
-    if hasattr(given, "__array__"):  # a tensor, or a column of a table
+    if hasattr(given, "__array__"):  # an array, a tensor, or a column of a table
         array = np.asarray(given)
         return list(array) if array.dtype.kind in "OU" else array
     if not isinstance(given, list | tuple):
