@@ -85,7 +85,7 @@ def trim_as(net: nn.Module, shapes: Mapping[str, Sequence[int]]) -> None:
     """Remove clusters from the heads of prototypes that chose their number, down to that of saved shapes."""
     for name, head in net.named_modules():
         shape = shapes.get(f"{name}.groups")
-        if isinstance(head, Prototypes) and head.trims and shape is not None and shape[1] < head.in_use:
+        if isinstance(head, Prototypes) and head.trims and shape is not None and shape[1] <= head.in_use:
             head.keep(shape[1])
 
 
