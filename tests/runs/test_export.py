@@ -93,7 +93,7 @@ def test_the_card_has_data_scores_limits_licence_and_code_that_runs(run, exporte
     Image.fromarray(np.zeros((30, 20, 3), np.uint8)).save("image.jpg")
     names = {}
     exec(text.split("```python\n")[1].split("```")[0], names)
-    assert names["assignments"].shape == (1, 10)
+    assert names["assignments"].shape == (1, 11)
 
 
 def test_other_files_are_replaced_only_by_force_and_own_ones_always(run, exported, tmp_path, monkeypatch):
@@ -151,7 +151,7 @@ def test_every_trained_encoder_gives_the_same_assignments_in_its_exported_form(n
     encoder = ENCODERS[name]().build(channels=1, size=16)
     branch = Branch(encoder, None, cluster_projector(encoder.features, 8, 3)).eval()
     images = torch.from_numpy(np.random.default_rng(0).integers(256, size=(4, 1, 16, 16), dtype=np.uint8))
-    soft, clusters, _ = ExportedNetwork(branch, torch.nn.Identity(), torch.eye(3))(images)
+    soft, clusters, _ = ExportedNetwork(branch, torch.nn.Identity(), Edits())(images)
     expected = branch.assign(branch.encoder(images.float() / 255))
     assert torch.allclose(soft, expected, atol=1e-5)
     assert torch.equal(clusters, soft.argmax(dim=1))

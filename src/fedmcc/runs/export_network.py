@@ -31,7 +31,9 @@ class ExportedNetwork(nn.Module):
         self.resize, self.encoder = resize, _exportable(branch.encoder)
         self.head, self.temperature = deepcopy(branch.cluster_projector), temperature
         self.to("cpu").eval().requires_grad_(False)
-        count = self.head(torch.zeros(1, branch.encoder.features)).shape[1]
+        features = branch.encoder.features
+        assert isinstance(features, int)
+        count = self.head(torch.zeros(1, features)).shape[1]
         self.corrections = nn.ModuleList()
         for split in edits.splits:
             self.corrections.append(Division(split, count))
