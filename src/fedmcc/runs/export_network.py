@@ -20,19 +20,31 @@ Outputs = tuple[Float[Tensor, "n k"], Int[Tensor, " n"], Float[Tensor, "n d"]]
 
 
 class ExportedNetwork(nn.Module):
-    """From pixels of 0 to 255 to assignments, clusters and features, with the corrections of the user.
+    """Preprocessing, encoder and corrected head: from pixels of 0 to 255 to what OUTPUTS names."""
+
+    def __init__(self, branch: Branch, resize: nn.Module, edits: Edits, temperature: float = 1.0) -> None:
+        super().__init__()
+        features = branch.encoder.features
+        assert branch.cluster_projector is not None
+        assert isinstance(features, int)
+        self.resize, self.encoder = resize, _exportable(branch.encoder)
+        self.head = CorrectedHead(deepcopy(branch.cluster_projector), features, edits, temperature)
+        self.to("cpu").eval().requires_grad_(False)
+
+    def forward(self, images: UInt8[Tensor, "n c h w"]) -> Outputs:
+        outputs: Outputs = self.head(self.encoder(self.resize(images.float() / 255)))
+        return outputs
+
+
+class CorrectedHead(nn.Module):
+    """A head with the corrections of the user, from features to assignments, clusters and features.
 
     The assignments are calibrated by the temperature; the clusters are those of the head before that.
     """
 
-    def __init__(self, branch: Branch, resize: nn.Module, edits: Edits, temperature: float = 1.0) -> None:
+    def __init__(self, head: nn.Module, features: int, edits: Edits, temperature: float) -> None:
         super().__init__()
-        assert branch.cluster_projector is not None
-        self.resize, self.encoder = resize, _exportable(branch.encoder)
-        self.head, self.temperature = deepcopy(branch.cluster_projector), temperature
-        self.to("cpu").eval().requires_grad_(False)
-        features = branch.encoder.features
-        assert isinstance(features, int)
+        self.head, self.temperature = head.to("cpu").eval(), temperature
         count = self.head(torch.zeros(1, features)).shape[1]
         self.corrections = nn.ModuleList()
         for split in edits.splits:
@@ -40,8 +52,7 @@ class ExportedNetwork(nn.Module):
             count += len(split.parts) - 1
         self.corrections.append(Merge(edits.merged, count))
 
-    def forward(self, images: UInt8[Tensor, "n c h w"]) -> Outputs:
-        features = self.encoder(self.resize(images.float() / 255))
+    def forward(self, features: Float[Tensor, "n d"]) -> Outputs:
         by_head = self.head(features)
         calibrated = (by_head.clamp_min(MIN_ASSIGNMENT).log() / self.temperature).softmax(dim=1)
         clusters = self._correct(by_head, features).argmax(dim=1)
