@@ -21,6 +21,7 @@ from fedmcc.federation.engines import ENGINES, EngineOptions
 from fedmcc.federation.policy import Federation
 from fedmcc.federation.privacy import Privacy
 from fedmcc.methods import CLUSTERINGS, EARLIER_OPTIONS, METHODS, Clustering, Method
+from fedmcc.methods.choosing import AUTO, AUTO_CLUSTERING, MOST_CLUSTERS, choosing
 from fedmcc.networks import ENCODERS, EncoderOptions, in_files, is_frozen, native_size
 from fedmcc.training.loop import Training
 from fedmcc.views import PRESETS, Views
@@ -44,7 +45,7 @@ CHOICES: dict[str, tuple[Mapping[str, type[Any]], str]] = {  # section: its regi
 class General:
     """Options of the run as a whole."""
 
-    clusters: int | None = None  # None: the number of classes of the data set
+    clusters: int | None = None  # None: the number of classes of the data set; "auto": chosen by the method
     seed: int = 0
     device: str = "auto"  # auto: the accelerator if there is one; else cpu, cuda, cuda:1, mps
     threads: int | None = None  # None: one per core
@@ -208,14 +209,19 @@ def parse(table: Mapping[str, Any]) -> Config:
     encoder = cast(EncoderOptions, _choose("encoder", table))
     data = _data(table, encoder)
     method = cast(Method, _choose("method", table, FROZEN_METHOD if is_frozen(encoder) else None))
-    clustering = FROZEN_CLUSTERING if is_frozen(encoder) and not method.stages() else None
+    automatic = table.get("clusters") == AUTO
+    default = (AUTO_CLUSTERING if automatic else FROZEN_CLUSTERING) if _lacks_head(encoder, method) else None
+    clustering = cast(Clustering, _choose("clustering", table, default))
+    if automatic:
+        table = {**table, "clusters": MOST_CLUSTERS}
+        method, clustering = choosing(method, clustering)
     return Config(
         general=_build("", General, {key: table[key] for key in table if key in general}),
         data=data,
         views=_views(table.get("views", {}), data),
         encoder=encoder,
         method=method,
-        clustering=cast(Clustering, _choose("clustering", table, clustering)),
+        clustering=clustering,
         partition=_build("partition", PartitionOptions, table.get("partition", {})),
         federation=_build("federation", Federation, table.get("federation", {})),
         privacy=_build("privacy", Privacy, table.get("privacy", {})),
@@ -256,6 +262,10 @@ def _data(table: Mapping[str, Any], encoder: EncoderOptions) -> Source:
     if isinstance(data, ImageFiles) and in_files(encoder) and "size" not in table.get("data", {}):
         return replace(data, size=native_size(encoder) or data.size)
     return data
+
+
+def _lacks_head(encoder: EncoderOptions, method: Method) -> bool:
+    return is_frozen(encoder) and not method.stages()
 
 
 def _choose(section: str, table: Mapping[str, Any], default: str | None = None) -> object:

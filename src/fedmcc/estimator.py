@@ -13,16 +13,14 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
-from fedmcc.config import DEFAULT_METHOD, Config, Table, parse, set_key
-from fedmcc.data.any_images import float_scale, to_images, with_owners
-from fedmcc.data.base import Images, ImageSet
-from fedmcc.errors import InputError
-from fedmcc.evaluation.features import Extracted, extract
+from fedmcc.data.any_images import float_scale, gathered, to_images, with_owners
+from fedmcc.data.base import ImageSet
 from fedmcc.evaluation.geometry import mean_features
 from fedmcc.evaluation.label_free import silhouette
-from fedmcc.runs.build import assemble
+from fedmcc.networks import native_size
+from fedmcc.runs.build import Experiment, assemble
+from fedmcc.runs.fitted import Fitted, fit_config, load_fitted
 from fedmcc.runs.in_memory import train_in_memory
-from fedmcc.runs.saved_model import SavedModel, load_model, save_model
 
 ImagesLike = Any  # what the docstring of `fit` lists
 
@@ -35,9 +33,12 @@ class DeepClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
     Parameters
     ----------
     n_clusters
-        Number of clusters.
+        Number of clusters; "auto": it is chosen from the images.
+    encoder
+        Name of an encoder, a key of `ENCODERS`, or the path of pretrained weights: an ONNX file, or a folder
+        of the Hugging Face hub. Pretrained encoders stay as they are, and their features are clustered.
     method
-        Name of a method, a key of `METHODS`.
+        Name of a method, a key of `METHODS`; None: the default one.
     views
         Preset of augmentations that suits the images, a key of `PRESETS`.
     epochs
@@ -46,7 +47,10 @@ class DeepClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
         Seed; the same seed and number of threads give the same clusters. None: a new seed in each `fit`; a
         `RandomState`: the next seed from it.
     image_size
-        Pixels of a side to which files and Pillow images are scaled and cropped; arrays keep their size.
+        Pixels of a side to which files and Pillow images are scaled and cropped; arrays keep their size, and
+        a pretrained encoder has a size of its own.
+    progress
+        Whether a terminal shows a progress bar during `fit`.
     settings
         Any other key of a configuration, such as `{"encoder.name": "resnet18"}`.
 
@@ -62,25 +66,31 @@ class DeepClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
         Number of rounds that trained something.
     cluster_centers_ : np.ndarray
         Mean of the features of each cluster; 0 for an empty one.
+    cluster_choice_ : dict or None
+        With `n_clusters="auto"`, the chosen number, the two runners-up and the scores of all numbers.
     """
 
     def __init__(
         self,
-        n_clusters: int = 10,
+        n_clusters: int | str = 10,
         *,
-        method: str = DEFAULT_METHOD,
+        encoder: str = "convnet",
+        method: str | None = None,
         views: str = "photo",
         epochs: int = 40,
         random_state: int | np.integer | RandomState | None = 0,
         image_size: int = 96,
+        progress: bool = True,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.n_clusters = n_clusters
+        self.encoder = encoder
         self.method = method
         self.views = views
         self.epochs = epochs
         self.random_state = random_state
         self.image_size = image_size
+        self.progress = progress
         self.settings = settings
 
     def fit(
@@ -95,7 +105,8 @@ class DeepClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
         ----------
         X
             Images as an array of shape (n, h, w), (n, h, w, c) or (n, c, h, w), of bytes or of floats in 0..1
-            or 0..255; as a list of Pillow images or of paths; or as the path of a folder.
+            or 0..255; as a list of Pillow images or of paths; as the path of a folder; or as a data set of
+            PyTorch or a column of one of Hugging Face.
         y
             Ignored; scikit-learn passes it.
         groups
@@ -116,18 +127,25 @@ class DeepClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
         >>> len(model.fit(images, groups=hospitals).history_)
         1
         """
-        self._scale = float_scale(X)
-        images, config = ImageSet(self._images(X, None)), self._config()
+        given, config = gathered(X), fit_config(self.get_params(), self._seed())
+        scale, side = float_scale(given), native_size(config.encoder) or self.image_size
+        images = ImageSet(to_images(given, (side, side), None, scale))
         if groups is not None:
             images = with_owners(images, np.asarray(groups))
             config = replace(config, partition=replace(config.partition, name="by_group"))
         experiment = self._experiment = assemble(config, images)
-        self.history_ = train_in_memory(experiment)
-        self._net, self._resolved, self._shape = experiment.net, experiment.config, images.images.shape[1:]
-        assert experiment.scorer is not None  # there are images to score
-        extracted = experiment.scorer.extract(experiment.net.online)
-        self.labels_ = experiment.scorer.assign(extracted).clusters
-        self.n_clusters_, self.n_iter_ = experiment.config.general.clusters or 0, len(self.history_)
+        self.history_, self.cluster_choice_ = train_in_memory(experiment, self.progress)
+        return self._keep(experiment, scale)
+
+    def _keep(self, experiment: Experiment, scale: float | None) -> "DeepClustering":
+        """Set the fitted attributes from a trained experiment."""
+        scorer, online = experiment.scorer, experiment.net.online
+        assert scorer is not None  # there are images to score
+        extracted, shape = scorer.extract(online), experiment.images.images.shape[1:]
+        temperature = scorer.temperature(online, extracted)
+        self._fitted = Fitted(experiment.net, experiment.config, shape, scale, temperature)
+        self.labels_ = scorer.assign(extracted).clusters
+        self.n_clusters_, self.n_iter_ = scorer.count(extracted), len(self.history_)
         self.cluster_centers_ = mean_features(extracted.features, self.labels_, self.n_clusters_)
         return self
 
@@ -144,7 +162,8 @@ class DeepClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
         np.ndarray
             Cluster of each image.
         """
-        return np.asarray(self._soft(self._extract(X)).argmax(axis=1))
+        fitted = self._trained()
+        return fitted.clusters(fitted.extract(X))
 
     def transform(self, X: ImagesLike) -> np.ndarray:  # noqa: N803
         """Compute the features of images.
@@ -159,10 +178,12 @@ class DeepClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
         np.ndarray
             One row of features per image.
         """
-        return self._extract(X).features
+        return self._trained().extract(X).features
 
     def predict_proba(self, X: ImagesLike) -> np.ndarray:  # noqa: N803
-        """Compute the soft assignments of images, which sum to 1; they are not calibrated probabilities.
+        """Compute how likely another view of each image would be in each cluster.
+
+        The soft assignments are calibrated without labels: stable clusters need not be correct ones.
 
         Parameters
         ----------
@@ -174,7 +195,8 @@ class DeepClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
         np.ndarray
             One row per image, one column per cluster.
         """
-        return self._soft(self._extract(X))
+        fitted = self._trained()
+        return fitted.probabilities(fitted.extract(X))
 
     def score(self, X: ImagesLike, y: Any = None) -> float:  # noqa: N803
         """Score the clusters of images: higher is better, 1 is best.
@@ -191,11 +213,12 @@ class DeepClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
         float
             Adjusted Rand index with the classes; without them the silhouette of the features.
         """
-        extracted = self._extract(X)
-        clusters = self._soft(extracted).argmax(axis=1)
+        fitted = self._trained()
+        extracted = fitted.extract(X)
+        clusters = fitted.clusters(extracted)
         if y is not None:
             return float(adjusted_rand_score(np.asarray(y), clusters))
-        value = silhouette(extracted.features, clusters, self._resolved.general.seed)
+        value = silhouette(extracted.features, clusters, fitted.config.general.seed)
         return -1.0 if value is None else value  # a single cluster is the worst clustering
 
     def save(self, path: str | Path) -> None:
@@ -206,15 +229,15 @@ class DeepClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
         path
             The file.
         """
-        check_is_fitted(self, "history_")
-        parameters = self.get_params() | {"random_state": self._resolved.general.seed}
-        facts = {"parameters": parameters, "shape": list(self._shape), "scale": self._scale}
+        fitted = self._trained()
+        parameters = self.get_params() | {"random_state": fitted.config.general.seed}
         tensors = {
             "labels": torch.from_numpy(self.labels_.astype(np.int64)),
             "history": torch.tensor(self.history_, dtype=torch.float64),
             "centres": torch.from_numpy(self.cluster_centers_),
         }
-        save_model(Path(path), SavedModel(self._net, self._resolved, self._shape[0], tensors, facts))
+        facts = {"parameters": parameters, "choice": self.cluster_choice_}
+        fitted.save(Path(path), tensors, facts)
 
     @staticmethod
     def load(path: str | Path) -> "DeepClustering":
@@ -243,13 +266,12 @@ class DeepClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
         >>> DeepClustering.load("model.safetensors").predict(images).shape
         (40,)
         """
-        saved = load_model(Path(path))
-        model = DeepClustering(**saved.facts["parameters"])
-        model._net, model._resolved = saved.net, saved.config
-        model._shape, model._scale = tuple(saved.facts["shape"]), saved.facts["scale"]
-        model.labels_ = saved.tensors["labels"].numpy()
-        model.history_ = saved.tensors["history"].tolist()
-        model.cluster_centers_ = saved.tensors["centres"].numpy()
+        fitted, tensors, facts = load_fitted(Path(path))
+        model = DeepClustering(**facts["parameters"])
+        model._fitted, model.cluster_choice_ = fitted, facts.get("choice")
+        model.labels_ = tensors["labels"].numpy()
+        model.history_ = tensors["history"].tolist()
+        model.cluster_centers_ = tensors["centres"].numpy()
         model.n_clusters_, model.n_iter_ = len(model.cluster_centers_), len(model.history_)
         return model
 
@@ -262,38 +284,16 @@ class DeepClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
     def _n_features_out(self) -> int:
         return int(self.cluster_centers_.shape[1])
 
-    def _extract(self, X: ImagesLike) -> Extracted:  # noqa: N803
+    def __getstate__(self) -> dict[str, Any]:
+        """What `copy` and scikit-learn's processes need: everything except the images and the clients."""
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_experiment"}
+
+    def _trained(self) -> Fitted:
         check_is_fitted(self, "history_")
-        images, fitted = self._images(X, self._shape), self._shape[0]
-        if images.shape[1] != fitted:
-            raise InputError(
-                f"X has {images.shape[1]} channels, but the fitted images have {fitted}: convert X."
-            )
-        return extract(self._net.online, images, self._resolved.views.plain)
-
-    def _soft(self, extracted: Extracted) -> np.ndarray:
-        if extracted.assignments is None:
-            raise TypeError(f"The method '{self.method}' learns features only: use transform.")
-        return extracted.assignments
-
-    def _images(self, X: ImagesLike, shape: tuple[int, ...] | None) -> Images:  # noqa: N803
-        """Images as bytes; files and Pillow images get the shape of the fitted ones, if there are any."""
-        if shape is None:
-            return to_images(X, (self.image_size, self.image_size), None, self._scale)
-        return to_images(X, (shape[1], shape[2]), shape[0], self._scale)
+        return self._fitted
 
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31))
-
-    def _config(self) -> Config:
-        table: Table = {
-            "clusters": self.n_clusters,
-            "seed": self._seed(),
-            "method": {"name": self.method, "rounds": self.epochs},
-            "views": {"preset": self.views},
-        }
-        for key, value in (self.settings or {}).items():
-            table = set_key(table, key, value)
-        return parse(table)

@@ -17,6 +17,7 @@ from fedmcc.networks.heads import cluster_projector
 from fedmcc.networks.momentum import Branch
 from fedmcc.runs import experiment, export
 from fedmcc.runs.clusters import Edits, save_edits
+from fedmcc.runs.corrections import split_cluster
 from fedmcc.runs.directory import Run
 from fedmcc.runs.export import export_onnx
 from fedmcc.runs.export_network import ExportedNetwork, Resize, merging
@@ -39,9 +40,11 @@ TABLE = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run whose images of 8 pixels are enlarged to 16, with a name and a merge."""
+    """A run whose images of 8 pixels are enlarged to 16, with a name, a merge and a split."""
     run = experiment.run(parse(TABLE), tmp_path_factory.mktemp("runs") / "run")
     save_edits(run, Edits({1: "zwölf"}, {4: 1}))
+    split_cluster(run, 1, 2)
+    run.write_json("scores.json", run.read_json("scores.json") | {"clusters": 11})
     return run
 
 
@@ -56,7 +59,8 @@ def test_onnxruntime_agrees_with_the_run_on_real_images_in_batches_of_any_size(r
     expected = Predictor.load(run).assign(images)
     for rows in (slice(0, 1), slice(1, 7), slice(7, None)):
         soft, clusters, _ = session.run(None, {"images": images.images[rows]})
-        assert np.abs(soft.max(axis=1) - expected.confidence[rows]).max() < 1e-4
+        own = np.take_along_axis(soft, expected.clusters[rows, None], axis=1)[:, 0]
+        assert np.abs(own - expected.confidence[rows]).max() < 1e-4
         assert (clusters == expected.clusters[rows]).mean() > 0.999  # ties may be decided either way
         assert np.abs(soft.sum(axis=1) - 1).max() < 1e-5
         assert (soft[:, 4] == 0).all()  # merged into cluster 1
@@ -69,7 +73,7 @@ def test_the_metadata_say_what_the_file_is(run, exported):
     stored = {prop.key: prop.value for prop in model.metadata_props}
     clusters = json.loads(stored["clusters"])
     assert clusters["1"] == "zwölf"
-    assert sorted(map(int, clusters)) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert sorted(map(int, clusters)) == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10]
     assert json.loads(stored["classes"]) == [*"0123456789"]
     assert len(stored["config_sha256"]) == 64
     assert stored["input"] == "uint8, n x 1 x 8 x 8, 0 to 255"
@@ -89,7 +93,7 @@ def test_the_card_has_data_scores_limits_licence_and_code_that_runs(run, exporte
     Image.fromarray(np.zeros((30, 20, 3), np.uint8)).save("image.jpg")
     names = {}
     exec(text.split("```python\n")[1].split("```")[0], names)
-    assert names["assignments"].shape == (1, 10)
+    assert names["assignments"].shape == (1, 11)
 
 
 def test_other_files_are_replaced_only_by_force_and_own_ones_always(run, exported, tmp_path, monkeypatch):
@@ -114,8 +118,9 @@ def test_a_missing_package_and_a_wrong_result_are_refused(run, exported, tmp_pat
     monkeypatch.setattr(export, "PACKAGES", ())
     wrong = onnx.load(exported.model)
     for value in wrong.graph.initializer:
-        if value.dims == [10, 10]:  # the merges
-            value.CopyFrom(onnx.numpy_helper.from_array(np.eye(10, dtype=np.float32), value.name))
+        if list(value.dims) in ([10, 10], [11, 11]):  # the merges
+            size = value.dims[0]
+            value.CopyFrom(onnx.numpy_helper.from_array(np.eye(size, dtype=np.float32), value.name))
     monkeypatch.setattr(export, "_to_onnx", lambda *_: wrong)
     with pytest.raises(InputError, match="nothing was written"):
         export_onnx(run, tmp_path / "new.onnx")
@@ -146,7 +151,7 @@ def test_every_trained_encoder_gives_the_same_assignments_in_its_exported_form(n
     encoder = ENCODERS[name]().build(channels=1, size=16)
     branch = Branch(encoder, None, cluster_projector(encoder.features, 8, 3)).eval()
     images = torch.from_numpy(np.random.default_rng(0).integers(256, size=(4, 1, 16, 16), dtype=np.uint8))
-    soft, clusters, _ = ExportedNetwork(branch, torch.nn.Identity(), torch.eye(3))(images)
+    soft, clusters, _ = ExportedNetwork(branch, torch.nn.Identity(), Edits())(images)
     expected = branch.assign(branch.encoder(images.float() / 255))
     assert torch.allclose(soft, expected, atol=1e-5)
     assert torch.equal(clusters, soft.argmax(dim=1))

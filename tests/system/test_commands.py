@@ -124,15 +124,21 @@ def test_a_folder_is_clustered_in_the_time_given_named_and_merged(fedmcc: Comman
     merged = columns(Path("run/assignments.csv").read_text(), "cluster", "name")
     assert set(merged) <= {("0", "dark"), ("2", "")}
     assert "Cluster 0: dark" in Path("run/report.html").read_text()
+    assert "Cluster 0 of 3 is now 0, 3." in succeeded(fedmcc("split", "run", 0)).stderr
+    assert {cluster for (cluster,) in columns(Path("run/assignments.csv").read_text(), "cluster")} >= {
+        "0",
+        "3",
+    }
 
 
 def test_a_folder_is_clustered_by_a_pretrained_encoder_without_training(
     fedmcc: Command, pictures: Path, encoder_files: ModuleType
 ) -> None:
     encoder_files.write_onnx(Path("tiny.onnx").absolute())
-    argv = ("--clusters", 2, "--encoder", "tiny.onnx", "--copy", "--out", "run")
+    argv = ("--encoder", "tiny.onnx", "--copy", "--out", "run")
     shown = succeeded(fedmcc("cluster", pictures, *argv)).stderr
     assert "its features are clustered, nothing is trained" in shown
+    assert "Chosen number of clusters, with its score of at most 1: 2 (" in shown
     assigned = columns(Path("run/assignments.csv").read_text(), "image", "cluster", "distance")
     assert len(assigned) == 24
     assert all(Path("run/sorted", number, name).is_file() for name, number, _ in assigned)
@@ -144,7 +150,11 @@ def test_forced_output_and_own_output_are_replaced(fedmcc: Command, run: Path, p
     Path("clusters.csv").write_text("something else")
     for more in (("--force",), ()):
         succeeded(fedmcc("predict", run, pictures, "--out", "clusters.csv", *more))
-    assert Path("clusters.csv").read_text().startswith("image,cluster,")
+    rows = columns(Path("clusters.csv").read_text(), "image", "cluster")
+    for _ in range(2):
+        succeeded(fedmcc("predict", run, pictures, "--out", "clusters.parquet"))
+    table = pytest.importorskip("pyarrow.parquet").read_table("clusters.parquet").to_pylist()
+    assert [(row["image"], str(row["cluster"])) for row in table] == rows
 
 
 def test_completion_is_offered(fedmcc: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,13 +122,16 @@ def test_more_clusters_than_images_are_refused(refused: Refused, pictures: Path)
 @pytest.mark.parametrize(
     ("argv", "hint"),
     [
-        (("cluster", "pictures"), "give it with --clusters"),
+        (("cluster", "pictures", "--clusters", "many"), "give a number, such as 10, or auto"),
         (("cluster", "pictures", "--clusters", 3, "--time", "soon"), "--time is 'soon'"),
         (("cluster", "pictures", "--clusters", 3, "--copy", "--link"), "choose one"),
         (("cluster", "pictures", "--clusters", 3, "--out", "pictures/run"), "is inside pictures"),
         (("cluster", "pictures", "--clusters", 99), "99 clusters of 24 images"),
         (("name", "run", 77, "x"), "no cluster 77"),
         (("merge", "run", 0, 0), "given twice"),
+        (("split", "run", 77), "no cluster 77"),
+        (("split", "run", 0, "--into", 1), "--into is 1: give 2 or more"),
+        (("split", "run", 0, "--into", 999), "too few or too alike for 999 parts"),
         (("merge", "run", *range(10)), "merge fewer"),
     ],
 )

@@ -20,7 +20,7 @@ DUPLICATES = "duplicates.csv"
 class Choices(NamedTuple):
     """What the user chose."""
 
-    clusters: int | None
+    clusters: int | str | None  # a number, or auto
     encoder: str
     owners: bool
     labels: bool
@@ -30,7 +30,9 @@ class Choices(NamedTuple):
 @command
 def cluster(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of images.")],
-    clusters: Annotated[int | None, typer.Option(help="Number of clusters [number of labels].")] = None,
+    clusters: Annotated[
+        str | None, typer.Option(help="Number of clusters, or auto [number of labels, or auto].")
+    ] = None,
     encoder: Annotated[str, typer.Option(help="Name of an encoder, or a pretrained file.")] = "convnet",
     owners_from_folders: Annotated[
         bool, typer.Option("--owners-from-folders", help="Subfolders are owners.")
@@ -59,15 +61,25 @@ def cluster(
     require_unused(path)
     if path.resolve().is_relative_to(folder.resolve()):
         raise InputError(f"{path} is inside {folder}: choose another folder with --out.")
-    choices = Choices(clusters, encoder, owners_from_folders, labels_from_folders, limit)
+    choices = Choices(_number(clusters), encoder, owners_from_folders, labels_from_folders, limit)
     run = _cluster(folder, choices, path, started + seconds)
     _finish(run, folder, copy, link)
+
+
+def _number(clusters: str | None) -> int | str | None:
+    from fedmcc.errors import InputError
+
+    if clusters in (None, "auto"):
+        return clusters
+    if not clusters.isdecimal():
+        raise InputError(f"--clusters is '{clusters}': give a number, such as 10, or auto.")
+    return int(clusters)
 
 
 def _cluster(folder: Path, choices: Choices, path: Path, deadline: float) -> "Run":
     from fedmcc.cli.run import Outputs, _train
     from fedmcc.data import survey
-    from fedmcc.errors import InputError
+    from fedmcc.methods.choosing import AUTO
     from fedmcc.networks import is_frozen
     from fedmcc.runs import build, experiment, resolve, schedule
 
@@ -77,11 +89,8 @@ def _cluster(folder: Path, choices: Choices, path: Path, deadline: float) -> "Ru
     images = _data(folder, choices, size).load()
     found = survey.survey(images, sides)
     _tell(found, images)
-    clusters = choices.clusters or (resolve.count_classes(images) if images.labels is not None else None)
-    if clusters is None:
-        raise InputError(
-            "The number of clusters is not known: give it with --clusters, such as --clusters 10."
-        )
+    labelled = images.labels is not None
+    clusters = choices.clusters or (resolve.count_classes(images) if labelled else AUTO)
     loaded = _configure(folder, choices, found, images, clusters)
     if not is_frozen(loaded.encoder):
         loaded = _scheduled(loaded, images, deadline - time.monotonic(), choices.time)
@@ -118,15 +127,16 @@ def _tell(found: "Survey", images: "ImageSet") -> None:
 
 
 def _configure(
-    folder: Path, choices: Choices, found: "Survey", images: "ImageSet", clusters: int
+    folder: Path, choices: Choices, found: "Survey", images: "ImageSet", clusters: int | str
 ) -> "Config":
     from fedmcc import config
     from fedmcc.networks import is_frozen
+    from fedmcc.networks.by_name import encoder_section
     from fedmcc.runs.schedule import choose_views
     from fedmcc.terminal import output
 
     preset, reason = choose_views(found)
-    encoder = _encoder(choices.encoder)
+    encoder = encoder_section(choices.encoder)
     table: config.Table = {
         "clusters": clusters,
         "data": {
@@ -149,20 +159,13 @@ def _configure(
     return loaded
 
 
-def _encoder(name: str) -> dict[str, Any]:
-    """The section [encoder] for a registered name, an ONNX file or a folder of the Hugging Face hub."""
-    path = Path(name)
-    if path.is_file() and path.suffix == ".onnx":
-        return {"name": "onnx", "path": str(path)}
-    return {"name": "huggingface", "path": str(path)} if path.is_dir() else {"name": name}
-
-
 def _native_size(choices: Choices) -> int | None:
     """Side in pixels of the images that a pretrained encoder was trained on; None for other encoders."""
     from fedmcc import config
     from fedmcc.networks import in_files, native_size
+    from fedmcc.networks.by_name import encoder_section
 
-    encoder = config.parse({"encoder": _encoder(choices.encoder)}).encoder
+    encoder = config.parse({"encoder": encoder_section(choices.encoder)}).encoder
     return native_size(encoder) if in_files(encoder) else None
 
 

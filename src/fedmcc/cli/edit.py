@@ -1,4 +1,4 @@
-"""Commands that correct the clusters of a run: name, merge."""
+"""Commands that correct the clusters of a run: name, merge, split."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,6 +45,26 @@ def merge(
 
     opened = directory.load_run(run)
     corrections.merge_clusters(opened, cluster, others)
+    _apply(opened)
+
+
+@command
+def split(
+    run: RunFolder,
+    cluster: Number,
+    into: Annotated[int, typer.Option(help="Number of parts.")] = 2,
+    quiet: Quiet = False,
+) -> None:
+    """Split a cluster by the features of its images.
+
+    Example: fedmcc split runs/PICTURES-001 3
+    """
+    from fedmcc.runs import corrections, directory
+    from fedmcc.terminal import output
+
+    opened = directory.load_run(run)
+    parts = corrections.split_cluster(opened, cluster, into).splits[-1].parts
+    output.say(f"Cluster {cluster} is now {', '.join(map(str, parts))}.")
     _apply(opened)
 
 

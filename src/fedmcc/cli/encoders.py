@@ -22,6 +22,8 @@ def fetch(
     """Download a model of the Hugging Face hub.
 
     It is for `encoder.name = "huggingface"`; nothing else in fedmcc downloads models.
+
+    Example: fedmcc encoders fetch facebook/dinov2-small
     """
     from fedmcc.networks.hub import fetch as download
     from fedmcc.terminal import output

@@ -27,7 +27,10 @@ def evaluate(
         Path | None, typer.Option(help="The network to score [the run's final network].")
     ] = None,
 ) -> None:
-    """Score the final network of a run on its images."""
+    """Score the final network of a run on its images.
+
+    Example: fedmcc evaluate runs/PICTURES-001 --protocol knn,linear
+    """
     from fedmcc.errors import InputError
     from fedmcc.runs import build, directory
     from fedmcc.terminal import output

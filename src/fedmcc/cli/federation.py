@@ -34,7 +34,10 @@ def init(
     control_port: Annotated[int | None, typer.Option(help="Port of Flower on 127.0.0.1 [PORT + 1].")] = None,
     days: Days = 365,
 ) -> None:
-    """Create certificates, keys, and a folder for each site."""
+    """Create certificates, keys, and a folder for each site.
+
+    Example: fedmcc federation init DIR --sites north,south --host fed.example.org
+    """
     from fedmcc.deployment.setup import create
     from fedmcc.deployment.setup.layout import FederationSpec
     from fedmcc.terminal import output
@@ -50,7 +53,10 @@ def init(
 
 @partial(command, group=federation)
 def add(folder: Folder, site: Annotated[str, typer.Option(help="Name of the new site.")]) -> None:
-    """Add a site; with a running server, it takes part from the next round."""
+    """Add a site; with a running server, it takes part from the next round.
+
+    Example: fedmcc federation add DIR --site west
+    """
     from fedmcc.deployment.setup import create
     from fedmcc.deployment.setup.layout import OperatorFolder
 
@@ -61,7 +67,10 @@ def add(folder: Folder, site: Annotated[str, typer.Option(help="Name of the new 
 
 @partial(command, group=federation)
 def revoke(folder: Folder, site: Site) -> None:
-    """Remove a site; its key is refused at once, also during a run."""
+    """Remove a site; its key is refused at once, also during a run.
+
+    Example: fedmcc federation revoke DIR --site west
+    """
     from fedmcc.deployment.server.launch import reload_proxy
     from fedmcc.deployment.setup import create
     from fedmcc.deployment.setup.layout import OperatorFolder
@@ -75,7 +84,10 @@ def revoke(folder: Folder, site: Site) -> None:
 
 @partial(command, group=federation)
 def rotate(folder: Folder, site: Site) -> None:
-    """Replace a site's key under its name; the old key is refused at once."""
+    """Replace a site's key under its name; the old key is refused at once.
+
+    Example: fedmcc federation rotate DIR --site west
+    """
     from fedmcc.deployment.server.launch import reload_proxy
     from fedmcc.deployment.setup import create
     from fedmcc.deployment.setup.layout import OperatorFolder
@@ -91,7 +103,10 @@ def rotate(folder: Folder, site: Site) -> None:
 
 @partial(command, group=federation)
 def renew(folder: Folder, days: Days = 365) -> None:
-    """Renew the server's certificate; site folders stay valid."""
+    """Renew the server's certificate; site folders stay valid.
+
+    Example: fedmcc federation renew DIR
+    """
     from fedmcc.deployment.server.launch import reload_proxy
     from fedmcc.deployment.setup import create
     from fedmcc.deployment.setup.layout import OperatorFolder
@@ -110,7 +125,10 @@ def status(
     json: Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")] = False,
     watch: Annotated[bool, typer.Option(help="Show it again every five seconds, until Ctrl-C.")] = False,
 ) -> None:
-    """Show connected sites, the progress of the run, and bytes sent."""
+    """Show connected sites, the progress of the run, and bytes sent.
+
+    Example: fedmcc federation status DIR
+    """
     from fedmcc.deployment.server.status import read_status
     from fedmcc.deployment.setup.layout import OperatorFolder
     from fedmcc.terminal import output
@@ -152,7 +170,10 @@ def audit(
         typer.Argument(metavar="BOOK", help="Audit books of sites [DIR/sites/NAME/audit.jsonl]."),
     ] = None,
 ) -> None:
-    """Verify the audit books of server and sites, and compare them."""
+    """Verify the audit books of server and sites, and compare them.
+
+    Example: fedmcc federation audit DIR
+    """
     from fedmcc.deployment.server.audit import audit
     from fedmcc.deployment.setup.layout import OperatorFolder
     from fedmcc.errors import InputError
@@ -170,7 +191,10 @@ def audit(
 
 @partial(command, group=federation)
 def stop(folder: Folder) -> None:
-    """Stop the server and all processes that it started."""
+    """Stop the server and all processes that it started.
+
+    Example: fedmcc federation stop DIR
+    """
     from fedmcc.deployment.server.launch import stop
     from fedmcc.deployment.setup.layout import OperatorFolder
     from fedmcc.terminal import output

@@ -8,6 +8,8 @@ import typer
 from fedmcc.cli.app import Force, Quiet, Recipe, RunFolder, Settings, command
 from fedmcc.cli.run import load_recipe
 
+PARQUET = ".parquet"
+
 
 @command
 def predict(
@@ -15,7 +17,7 @@ def predict(
     images: Annotated[Path, typer.Argument(metavar="IMAGES", help="A folder of images, or one image.")],
     out: Annotated[Path | None, typer.Option(help="The file to write [standard output].")] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="JSON lines instead of CSV [by the name of the file].")
+        bool, typer.Option("--json", help="JSON lines [by the name: .csv, .jsonl or .parquet].")
     ] = False,
     force: Force = False,
     quiet: Quiet = False,
@@ -25,21 +27,36 @@ def predict(
     Example: fedmcc predict runs/PICTURES-001 MORE --out clusters.csv
     """
     from fedmcc.runs import directory, predict
-    from fedmcc.storage.atomic_files import require_own, write_output
+    from fedmcc.storage.atomic_files import write_output
     from fedmcc.terminal import output
 
-    require_own(out, predict.MARKS, force)
+    suffix = "" if out is None else out.suffix
+    _require_own(out, force)
     skipped: dict[str, str] = {}
-    as_json = json or (out is not None and out.suffix in (".jsonl", ".ndjson"))
-    opened = directory.load_run(run)
-    lines = predict.Predictor.load(opened).lines(images, "jsonl" if as_json else "csv", skipped)
+    predictor = predict.Predictor.load(directory.load_run(run))
+    as_json = json or suffix in (".jsonl", ".ndjson")
+    lines = predictor.lines(images, "jsonl" if as_json else "csv", skipped)
     if out is None:
         for block in lines:
             typer.echo(block, nl=False)
+    elif suffix == PARQUET and not json:
+        write_output(out, predictor.parquet(images, skipped))
     else:
         write_output(out, (block.encode() for block in lines))
     if warning := predict.skipped_message(skipped):
         output.warn(warning)
+
+
+def _require_own(out: Path | None, force: bool) -> None:
+    """Raise InputError if the file exists and `predict` did not write it, or if it cannot be written."""
+    from fedmcc.evaluation.parquet import require_parquet
+    from fedmcc.runs.predict import MARKS
+    from fedmcc.storage.atomic_files import require_own
+
+    if out is not None and out.suffix == PARQUET:
+        require_parquet(out, force)
+    else:
+        require_own(out, MARKS, force)
 
 
 @command
@@ -51,7 +68,10 @@ def views(
     preset: Annotated[str, typer.Option(help="A preset, `auto` (that of the data set), or `all`.")] = "auto",
     settings: Settings = None,
 ) -> None:
-    """Draw the augmented views that training uses."""
+    """Draw the augmented views that training uses.
+
+    Example: fedmcc views PICTURES --out views.png
+    """
     from fedmcc.report import pictures
     from fedmcc.terminal import output
 
@@ -65,7 +85,10 @@ def partition(
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="A PNG file to write as well.")] = None,
 ) -> None:
-    """Show how many images of each class each client would have."""
+    """Show how many images of each class each client would have.
+
+    Example: fedmcc partition recipe.toml --set partition.clients=5
+    """
     from fedmcc.data.partition import holdings
     from fedmcc.report import pictures
     from fedmcc.runs import build
@@ -94,7 +117,10 @@ def list(
         ),
     ],
 ) -> None:
-    """List methods, data sets and so on, with options and defaults."""
+    """List methods, data sets and so on, with options and defaults.
+
+    Example: fedmcc list methods
+    """
     from fedmcc.cli import listing
     from fedmcc.errors import unknown
     from fedmcc.terminal import output

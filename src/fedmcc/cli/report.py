@@ -33,7 +33,10 @@ def plot(
     run: RunFolder,
     out: Annotated[Path, typer.Option(help="The folder to write the figures to.")],
 ) -> None:
-    """Draw the paper's figures for a run, as SVG and PNG."""
+    """Draw the paper's figures for a run, as SVG and PNG.
+
+    Example: fedmcc plot runs/PICTURES-001
+    """
     from fedmcc.report.figures import write_figures
     from fedmcc.terminal import output
 

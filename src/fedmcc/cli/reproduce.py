@@ -35,6 +35,8 @@ def reproduce(
     """Reproduce a table or a figure of the paper.
 
     To resume, repeat the command; finished cells are not run again.
+
+    Example: fedmcc reproduce federated-iid --scale small
     """
     from fedmcc.reproduction import cells, scales, table_spec
 

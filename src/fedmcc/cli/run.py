@@ -31,7 +31,9 @@ class Outputs(NamedTuple):
 def run(
     recipe: Recipe,
     settings: Settings = None,
-    clusters: Annotated[int | None, typer.Option(help="Number of clusters [number of classes].")] = None,
+    clusters: Annotated[
+        str | None, typer.Option(help="Number of clusters, or auto [number of classes].")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The new run directory [runs/RECIPE-001].")] = None,
     engine: Annotated[str | None, typer.Option(help="Engine: embedded, pool or flower-simulation.")] = None,
     profile: Annotated[
@@ -95,7 +97,10 @@ def demo(
     report: Report = True,
     quiet: Quiet = False,
 ) -> None:
-    """Cluster handwritten digits of five clients, in a few minutes."""
+    """Cluster handwritten digits of five clients, in a few minutes.
+
+    Example: fedmcc demo
+    """
     from importlib.resources import as_file, files
 
     from fedmcc import config
@@ -210,13 +215,12 @@ def _check(outputs: Outputs) -> None:
 def _train(prepared: "Experiment", run: "Run", outputs: Outputs) -> None:
     from shlex import quote
 
-    from fedmcc.runs import experiment
+    from fedmcc.runs import cluster_choice, experiment
     from fedmcc.runs.tensorboard import record_rounds
     from fedmcc.terminal import output, progress
 
     _check(outputs)
-    method, clusters = method_name(prepared.config), prepared.config.general.clusters
-    output.say(f"{method}: {len(prepared.images):,} images, {clusters} clusters, in {run.path}")
+    _announce(prepared, run)
     plan, events = experiment.plan(prepared, run), experiment.steps(prepared, run)
     if outputs.tensorboard:
         events = record_rounds(events, run.path / "tensorboard", len(run.committed_rows()))
@@ -224,12 +228,24 @@ def _train(prepared: "Experiment", run: "Run", outputs: Outputs) -> None:
         scores = progress.watch(events, plan)
     except KeyboardInterrupt:
         stop(f"Interrupted; resume with: fedmcc resume {quote(str(run.path))}", 130)
-    output.show_scores(scores, method)
+    if sentence := cluster_choice.sentence(run):
+        output.say(sentence)
+    output.show_scores(scores, method_name(prepared.config))
     output.say(f"The run is in {run.path}.")
     if outputs.report:
         _report(prepared, run)
     else:
         output.say(f"Create its report with: fedmcc report {quote(str(run.path))}")
+
+
+def _announce(prepared: "Experiment", run: "Run") -> None:
+    from fedmcc.methods.choosing import chooses
+    from fedmcc.terminal import output
+
+    config, count = prepared.config, len(prepared.images)
+    most = "up to " if chooses(config.method, config.clustering) else ""
+    clusters = f"{most}{config.general.clusters} clusters"
+    output.say(f"{method_name(config)}: {count:,} images, {clusters}, in {run.path}")
 
 
 def _report(prepared: "Experiment | None", run: "Run") -> None:

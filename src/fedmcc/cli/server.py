@@ -40,7 +40,10 @@ def start(
         int | None, typer.Option(help="Port on 127.0.0.1 for /metrics in Prometheus' format [none].")
     ] = None,
 ) -> None:
-    """Start the server and a run, or resume the run; Ctrl-C stops both."""
+    """Start the server and a run, or resume the run; Ctrl-C stops both.
+
+    Example: fedmcc server start DIR recipe.toml
+    """
     from fedmcc import config
     from fedmcc.deployment.server.metrics import serving_metrics
     from fedmcc.deployment.server.submit import check_request, choose_config, choose_run

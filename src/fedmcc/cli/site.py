@@ -27,7 +27,10 @@ def check(
     ] = None,
     encoder: Encoder = None,
 ) -> None:
-    """Check the images of a site before it joins; nothing is sent."""
+    """Check the images of a site before it joins; nothing is sent.
+
+    Example: fedmcc site check --data IMAGES --recipe recipe.toml
+    """
     from rich import filesize
 
     from fedmcc import config
@@ -59,7 +62,10 @@ def start(
         typer.Option(metavar="NAME", help="Refuse recipes without: secure-aggregation."),
     ] = None,
 ) -> None:
-    """Take part until stopped; wait for the server while it is down."""
+    """Take part until stopped; wait for the server while it is down.
+
+    Example: fedmcc site start DIR --data IMAGES
+    """
     from fedmcc.deployment.flower import processes
     from fedmcc.deployment.setup.layout import SiteFolder
     from fedmcc.deployment.site.launch import run_site

@@ -1,6 +1,6 @@
-"""Images as Python programs hold them: arrays, Pillow images, paths of files or of a folder."""
+"""Images as Python programs hold them: arrays, Pillow images, paths, data sets of PyTorch or Hugging Face."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,38 @@ from fedmcc.data.folder import Folder
 from fedmcc.errors import InputError
 
 BYTE_RANGE = 255.0  # the largest value of floats that are not in 0..1
+IMAGE_KEYS = ("image", "img", "pixel_values")  # of an item of a data set that is a dictionary
+
+
+def gathered(given: Any) -> Any:
+    """The images of a data set or of a column as a list or an array; anything else as it is.
+
+    A data set has a length and numbered items: images, tuples that start with one, or dictionaries.
+    """
+    if isinstance(given, str | Path):
+        return given
+    if hasattr(given, "__array__"):  # an array, a tensor, or a column of a table
+        array = np.asarray(given)
+        return list(array) if array.dtype.kind in "OU" else array
+    if not isinstance(given, list | tuple):
+        if not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
+            raise InputError(f"X is a {type(given).__name__}: give an array, a list of images, or paths.")
+        given = [_image_of(given[row]) for row in range(len(given))]
+    arrays = given and hasattr(given[0], "__array__") and not hasattr(given[0], "getbands")
+    return np.stack([np.asarray(image) for image in given]) if arrays else given
+
+
+def _image_of(item: Any) -> Any:
+    if isinstance(item, tuple | list):
+        return item[0]
+    if not isinstance(item, Mapping):
+        return item
+    key = next((key for key in IMAGE_KEYS if key in item), None)
+    if key is None:
+        raise InputError(
+            f"The items of X have no key 'image': give the column of images ({', '.join(item)})."
+        )
+    return item[key]
 
 
 def to_images(given: Any, shape: HeightWidth, channels: int | None, scale: float | None = None) -> Images:

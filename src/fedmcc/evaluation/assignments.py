@@ -38,9 +38,11 @@ class Assignment:
     names: Mapping[int, str] = field(default_factory=dict)  # of clusters
 
     @classmethod
-    def from_soft(cls, assignments: Soft) -> "Assignment":
-        """The most likely cluster of each image."""
-        return cls(assignments.argmax(axis=1), assignments.max(axis=1))
+    def from_soft(cls, assignments: Soft, calibrated: Soft | None = None) -> "Assignment":
+        """The most likely cluster of each image; its confidence is the calibrated assignment, if given."""
+        clusters = assignments.argmax(axis=1)
+        values = assignments if calibrated is None else calibrated
+        return cls(clusters, np.take_along_axis(values, clusters[:, None], axis=1)[:, 0])
 
 
 def second_choice(assignments: Soft) -> Int[np.ndarray, " n"]:

@@ -23,6 +23,7 @@ class Geometry:
     centres: Float32[np.ndarray, "k d"]  # 0: the cluster is empty
     spread: Float32[np.ndarray, " k"]  # median distance of its images
     limit: float  # of the distance, as a multiple of the spread; infinite for few images
+    temperature: float = 1.0  # of soft assignments that predict the clusters of other views
 
     def judge(self, assignment: Assignment, rows: Rows, soft: Soft, merged: Mapping[int, int]) -> Judgement:
         """The second choice of each image, its distance to its cluster, and whether it is an outlier."""

@@ -9,6 +9,7 @@ from scipy.special import logsumexp
 from sklearn.metrics import silhouette_score
 from sklearn.preprocessing import normalize
 
+from fedmcc.evaluation.calibration import temper
 from fedmcc.evaluation.clustering import cluster_sizes, size_entropy
 from fedmcc.evaluation.features import Extracted
 
@@ -31,7 +32,10 @@ class LabelFreeScores(NamedTuple):
 
 
 def score_without_labels(
-    extracted: Extracted, seed: int, views: tuple[Rows, Rows] | None = None
+    extracted: Extracted,
+    seed: int,
+    views: tuple[Rows, Rows] | None = None,
+    temperature: float = 1.0,
 ) -> LabelFreeScores:
     """All scores of one extraction; `views` holds the features of two views of the same images."""
     features, assignments = extracted
@@ -40,7 +44,7 @@ def score_without_labels(
         return LabelFreeScores(None, None, aligned, uniformity(features, seed), None)
     assigned = assignments.argmax(axis=1)
     return LabelFreeScores(
-        confidence(assignments),
+        confidence(temper(assignments, temperature)),
         size_entropy(cluster_sizes(assigned, assignments.shape[1])),
         aligned,
         uniformity(features, seed),
@@ -61,7 +65,7 @@ def alignment(first: Rows, second: Rows) -> float:
 
 def uniformity(features: Rows, seed: int) -> float | None:
     """Log of the mean of exp(-2 d^2) over pairs on the unit sphere: 0 means collapse, lower is better."""
-    rows = normalize(features[_sample(len(features), seed)].astype(np.float64))
+    rows = normalize(features[sample_rows(len(features), seed)].astype(np.float64))
     if len(rows) < 2:
         return None
     distances = pdist(rows, "sqeuclidean")
@@ -73,7 +77,7 @@ def silhouette(features: Rows, assigned: Assigned, seed: int) -> float | None:
 
     None if the sample has a single cluster, or only clusters of one image.
     """
-    rows = _sample(len(features), seed)
+    rows = sample_rows(len(features), seed)
     if not 2 <= len(np.unique(assigned[rows])) < len(rows):
         return None
     return float(silhouette_score(normalize(features[rows].astype(np.float64)), assigned[rows]))
@@ -103,7 +107,8 @@ def _variance(features: Rows) -> float:
     return float(normalize(features[::every].astype(np.float64)).var(axis=0).sum())
 
 
-def _sample(count: int, seed: int) -> Int[np.ndarray, " m"]:
+def sample_rows(count: int, seed: int) -> Int[np.ndarray, " m"]:
+    """The rows that scores over pairs compare: all, or a random sample."""
     if count <= MAX_COMPARED_IMAGES:
         return np.arange(count)
     return np.sort(np.random.default_rng(seed).choice(count, MAX_COMPARED_IMAGES, replace=False))

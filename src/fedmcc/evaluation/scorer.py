@@ -1,25 +1,31 @@
 """The scores of a round and of a finished run, each computed from one extraction."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from fedmcc.data.base import Images, ImageSet
-from fedmcc.evaluation.assignments import Assignment, fold
+from fedmcc.evaluation.assignments import Assignment, Soft
+from fedmcc.evaluation.calibration import fit_temperature, temper
 from fedmcc.evaluation.clustering import ClusterScores, cluster_sizes, score
 from fedmcc.evaluation.features import EncoderCache, Extracted, assign, encode
 from fedmcc.evaluation.kmeans import Assigned, images_at_once, kmeans, raw_kmeans
 from fedmcc.evaluation.knn import WeightedKNN
-from fedmcc.evaluation.label_free import collapse_warning, score_without_labels
+from fedmcc.evaluation.label_free import collapse_warning, sample_rows, score_without_labels
 from fedmcc.evaluation.options import KNN_QUERIES, Evaluation
 from fedmcc.networks.frozen import FrozenEncoder
 from fedmcc.networks.momentum import Branch
+from fedmcc.numerics.kmeans import unit_rows
+from fedmcc.numerics.neighbours import nearest
 from fedmcc.numerics.randomness import generator
 from fedmcc.training.feature_files import feature_file
 from fedmcc.views import Views
+
+Edit = Callable[[Soft, Any], Soft]  # of soft assignments and features
 
 MAX_ALIGNED_IMAGES = 500  # images of which two views are compared
 
@@ -33,14 +39,16 @@ class Scorer:
     clusters: int
     seed: int
     options: Evaluation
-    merged: Mapping[int, int] = field(default_factory=dict)  # clusters that the user merged into others
+    edit: Edit | None = None  # applies the corrections of the user to soft assignments
     cache: EncoderCache = field(init=False, default_factory=EncoderCache)  # for these images only
 
-    def extract(self, branch: Branch) -> Extracted:
-        """Features and assignments of all images, without augmentation."""
+    def extract(self, branch: Branch, edited: bool = True) -> Extracted:
+        """Features and assignments of all images, without augmentation, with the edits of the user."""
         features = self.cache.get(branch.encoder, "features", lambda: self._encode(branch.encoder))
         assignments = assign(branch, features, self.options.batch_size)
-        return Extracted(features, None if assignments is None else fold(assignments, self.merged))
+        if assignments is None or self.edit is None or not edited:
+            return Extracted(features, assignments)
+        return Extracted(features, self.edit(assignments, features))
 
     def round(self, branch: Branch, with_head: bool, with_kmeans: bool) -> dict[str, float]:
         """The scores of a row of metrics; undefined scores are left out.
@@ -50,7 +58,7 @@ class Scorer:
         extracted = self.extract(branch)
         if not with_head:
             extracted = extracted._replace(assignments=None)
-        scores = score_without_labels(extracted, self.seed, self._two_views(branch))._asdict()
+        scores = self._without_labels(branch, extracted)
         if extracted.assignments is not None:
             scores |= _fields("", score(self.images.labels, extracted.assignments.argmax(axis=1)))
         if with_kmeans:
@@ -60,38 +68,67 @@ class Scorer:
     def final(self, branch: Branch, extracted: Extracted) -> dict[str, Any]:
         """The final scores: of the head, of k-means on pixels and features, of kNN, and without labels."""
         images, labels = self.images, self.images.labels
-        pixels = raw_kmeans(images.images, self.clusters, self.seed, self.options.sample_above or None)
+        count = self.count(extracted)
+        pixels = raw_kmeans(images.images, count, self.seed, self.options.sample_above or None)
         assignments = {"pixels": pixels, "features": self.kmeans(extracted, branch)}
         if extracted.assignments is not None:
             assignments["head"] = extracted.assignments.argmax(axis=1)
         assigned = assignments.get("head", assignments["features"])
         scores = {name: _fields("", score(labels, clusters)) for name, clusters in assignments.items()}
-        return self._sample_sizes() | {
+        return self._sample_sizes(count) | {
             "images": len(images),
             "split": images.split,
-            "clusters": self.clusters,
+            "clusters": count,
             "scores": scores,
             "knn": self._knn(extracted),
-            "label_free": score_without_labels(extracted, self.seed, self._two_views(branch))._asdict(),
-            "sizes": cluster_sizes(assigned, self.clusters).tolist(),
-            "warning": collapse_warning(extracted.features, assigned, self.clusters),
+            "label_free": self._without_labels(branch, extracted),
+            "sizes": cluster_sizes(assigned, count).tolist(),
+            "warning": collapse_warning(extracted.features, assigned, count),
         }
+
+    def count(self, extracted: Extracted) -> int:
+        """The number of clusters: that of the head, if there is one, which may be smaller than the stated."""
+        return self.clusters if extracted.assignments is None else extracted.assignments.shape[1]
 
     def assign(self, extracted: Extracted, branch: Branch | None = None) -> Assignment:
         """Cluster of each image by the head, or by k-means if there is no head."""
         if extracted.assignments is None:
             return Assignment(self.kmeans(extracted, branch), confidence=None)
-        return Assignment.from_soft(extracted.assignments)
+        if branch is None:
+            return Assignment.from_soft(extracted.assignments)
+        calibrated = temper(extracted.assignments, self.temperature(branch, extracted))
+        return Assignment.from_soft(extracted.assignments, calibrated)
+
+    def temperature(self, branch: Branch, extracted: Extracted) -> float:
+        """The temperature at which assignments predict the clusters of views, or of nearest neighbours."""
+        assignments, views = extracted.assignments, self._two_views(branch)
+        if assignments is None or len(assignments) < 2:
+            return 1.0
+        if views is None:
+            rows = sample_rows(len(assignments), self.seed)
+            near, _ = nearest(torch.from_numpy(unit_rows(extracted.features[rows])), 1)
+            return fit_temperature(assignments[rows], assignments[rows].argmax(axis=1)[near[:, 0].numpy()])
+        rows = np.concatenate([self._viewed_rows()] * 2)
+        features = np.concatenate(views)
+        soft = assign(branch, features, self.options.batch_size)
+        assert soft is not None  # there are assignments
+        soft = soft if self.edit is None else self.edit(soft, features)
+        return fit_temperature(assignments[rows], soft.argmax(axis=1))
+
+    def _without_labels(self, branch: Branch, extracted: Extracted) -> dict[str, float | None]:
+        views, temperature = self._two_views(branch), self.temperature(branch, extracted)
+        return score_without_labels(extracted, self.seed, views, temperature)._asdict()
 
     def kmeans(self, extracted: Extracted, branch: Branch | None = None) -> Assigned:
         """k-means on features; cached if `branch` is given, which must be the one that was extracted."""
+        count = self.count(extracted)
 
         def compute() -> Assigned:
-            return kmeans(extracted.features, self.clusters, self.seed)
+            return kmeans(extracted.features, count, self.seed)
 
         if branch is None:
             return compute()
-        assigned: Assigned = self.cache.get(branch.encoder, "k-means", compute)
+        assigned: Assigned = self.cache.get(branch.encoder, f"k-means {count}", compute)
         return assigned
 
     def _encode(self, encoder: nn.Module) -> Any:
@@ -107,14 +144,14 @@ class Scorer:
         queries = KNN_QUERIES if self.options.samples(len(self.images)) else None
         return WeightedKNN().leave_one_out(extracted.features, labels, queries, self.seed)
 
-    def _sample_sizes(self) -> dict[str, dict[str, int]]:
+    def _sample_sizes(self, count: int) -> dict[str, dict[str, int]]:
         """How many images the scores come from that are computed on a sample; nothing if none is."""
         if not self.options.samples(len(self.images)):
             return {}
         labels = self.images.labels
         known = 0 if labels is None else int((labels >= 0).sum())
-        fitted = min(images_at_once(self.images.images, self.clusters), self.options.sample_above)
-        return {"sampled": {"knn": min(KNN_QUERIES, known), "pixels": max(fitted, self.clusters)}}
+        fitted = min(images_at_once(self.images.images, count), self.options.sample_above)
+        return {"sampled": {"knn": min(KNN_QUERIES, known), "pixels": max(fitted, count)}}
 
     def _two_views(self, branch: Branch) -> tuple[Any, Any] | None:
         """Features of two views of some images; None if views play no part in training."""
@@ -124,13 +161,15 @@ class Scorer:
         return views
 
     def _views(self, encoder: nn.Module) -> tuple[Any, Any]:
-        count = len(self.images)
-        # Evenly spaced, because files are sorted by class.
-        rows = np.linspace(0, count - 1, min(MAX_ALIGNED_IMAGES, count)).round().astype(int)
-        some: Images = self.images.images[rows]
+        some: Images = self.images.images[self._viewed_rows()]
         draw = generator(self.seed, "alignment")
         a, b = (encode(encoder, some, lambda batch: self.views(batch, draw)) for _ in range(2))
         return a, b
+
+    def _viewed_rows(self) -> Any:
+        """The images of which two views are compared: evenly spaced, because files are sorted by class."""
+        count = len(self.images)
+        return np.linspace(0, count - 1, min(MAX_ALIGNED_IMAGES, count)).round().astype(int)
 
 
 def _fields(prefix: str, scores: ClusterScores | None) -> dict[str, float]:

@@ -17,7 +17,8 @@ from fedmcc.methods.base import Aggregate, Stage, require_positive
 from fedmcc.methods.centroids import HEAD, Statistics, encode
 from fedmcc.methods.extras import Additive, add_up, additive_mismatch
 from fedmcc.methods.federated_kmeans import FederatedKMeans
-from fedmcc.networks.prototypes import Member
+from fedmcc.networks.prototypes import Member, Prototypes
+from fedmcc.numerics import cluster_number
 from fedmcc.numerics.matrices import from_upper_triangle, is_positive_semidefinite, upper_triangle
 from fedmcc.numerics.normalized_cut import Balance, consensus
 from fedmcc.numerics.state_dicts import State
@@ -25,6 +26,8 @@ from fedmcc.numerics.state_dicts import State
 AXES_FACTORS = (1.0, 5 / 3)  # of the members, in turn, as multiples of `axes`
 PROTOTYPES_FACTORS = (1.0, 1.0, 2.0, 2.0, 1.0)  # of the members, in turn, as multiples of `prototypes`
 MAX_PROTOTYPES = 1_000  # of all members together, up to 100 clusters: bounds the affinities that are sent
+EXPECTED_CLUSTERS = 10  # for which prototypes and axes are counted if the number of clusters is chosen
+CURVE = "cluster_number"  # the extras with the scores of each number of clusters
 MAX_PROTOTYPES_PER_CLUSTER = 10  # of all members together, for more clusters
 
 
@@ -47,19 +50,29 @@ class FederatedSpectral(FederatedKMeans):
         "auto"  # weight of equal cluster sizes in the choice of a cut; auto: sizes from the data
     )
     members: int = 5  # clusterings in the consensus; 1: a single one
+    choose: bool = False  # the number of clusters from the affinities; `clusters` is then the largest
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "prototypes", "members", section="clustering")
         require_balance(self.balance, "clustering")
+        if self.choose and self.members < 2:
+            raise InputError("The number of clusters is chosen by the agreement of members: set 2 or more.")
 
     @property
     def sets(self) -> int:
         """The number of sets of prototypes."""
         return self.members
 
+    def head(self, features: int, clusters: int) -> Prototypes:
+        """A head of prototypes; if the number of clusters is chosen, it leaves out the unused ones."""
+        head = super().head(features, clusters)
+        head.trims = self.choose
+        return head
+
     def head_members(self, features: int, clusters: int) -> tuple[Member, ...]:
         """Sets of prototypes that differ in number and axes, within the limit of all prototypes."""
+        clusters = min(clusters, EXPECTED_CLUSTERS) if self.choose else clusters
         numbers = range(self.members)
         wanted = [
             self.prototypes * clusters * PROTOTYPES_FACTORS[i % len(PROTOTYPES_FACTORS)] for i in numbers
@@ -126,9 +139,12 @@ class Merging(Statistics):
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Group the prototypes by normalised cuts of the summed affinities."""
         affinity = from_upper_triangle(add_up(updates, "affinity", self.counts(updates)))
-        clusters = model[f"{HEAD}.groups"].shape[1]
-        members = [member.count for member in self.method.members_of(model)]
+        clusters = most = model[f"{HEAD}.groups"].shape[1]
+        members, curve = [member.count for member in self.method.members_of(model)], {}
+        if self.method.choose:
+            found = cluster_number.curve(affinity.numpy(), members, most)
+            clusters, curve = cluster_number.ranked(found)[0], {CURVE: torch.from_numpy(found)}
         parts = consensus(affinity.numpy(), members, clusters, self.method.balance)
-        groups = torch.eye(clusters)[torch.from_numpy(parts).long()]
+        groups = torch.eye(most)[torch.from_numpy(parts).long()]
         sizes = affinity.sum(dim=1).float() @ groups
-        return Aggregate({f"{HEAD}.groups": groups, f"{HEAD}.marginal": sizes / sizes.sum()}, {})
+        return Aggregate({f"{HEAD}.groups": groups, f"{HEAD}.marginal": sizes / sizes.sum()}, curve)

@@ -47,6 +47,7 @@ class FedMCCPlus(MomentumContrast):
     prototype_temperature: float = 0.05  # of the soft assignments
     balance: Balance = "auto"  # weight of equal cluster sizes when prototypes are merged; auto: from the data
     members: int = 5  # clusterings in the consensus; 1: a single one
+    choose: bool = False  # the number of clusters from the affinities; `clusters` is then the largest
     smallest: int = SMALLEST_CLUSTER  # images that a centroid must represent to be sent
     polish_rounds: int = 0  # rounds of self-training, which changes little (docs/decisions/0005); 0: none
     polish_pace: float = 0.2  # multiple of the learning rate in self-training
@@ -61,6 +62,10 @@ class FedMCCPlus(MomentumContrast):
             raise InputError(f"method.half_life is {self.half_life}: give 0 or more rounds.")
         require_balance(self.balance, "method")
         require_share(self.variance, "method")
+        if self.choose and self.polish_rounds:
+            raise InputError("method.choose excludes self-training: set method.polish_rounds to 0.")
+        if self.choose and self.members < 2:
+            raise InputError("method.choose compares the members: set method.members to 2 or more.")
         if self.target == "share":
             raise InputError('method.target = "share" is an ablation of fedmcc: use "keep" or "reset".')
 
@@ -107,6 +112,7 @@ class FedMCCPlus(MomentumContrast):
             temperature=self.prototype_temperature,
             balance=self.balance,
             members=self.members,
+            choose=self.choose,
             smallest=self.smallest,
         )
 

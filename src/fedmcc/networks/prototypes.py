@@ -1,6 +1,6 @@
 """A cluster projector with several prototypes per cluster and soft assignments by cosine similarity."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -42,11 +42,23 @@ class Prototypes(nn.Module):
         self.whitening = Whitening(features, axes)
         self.vectors = nn.Linear(axes, count, bias=False)
         self.temperature = temperature
+        self.trims = False  # whether the last clusters are left out if they have no prototypes
         self.register_buffer("groups", torch.eye(clusters)[torch.arange(count) % clusters])
         self.register_buffer("marginal", torch.full((clusters,), 1 / clusters))
 
     def forward(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
-        return self.assign_to_prototypes(features) @ self.groups
+        return self.assign_to_prototypes(features) @ self.groups[:, : self.in_use]
+
+    @property
+    def in_use(self) -> int:
+        """The number of clusters that images can be assigned to."""
+        used = self.groups.any(dim=0) if self.trims else None
+        return self.groups.shape[1] if used is None else int(used.nonzero().max()) + 1
+
+    def keep(self, clusters: int) -> None:
+        """Remove all clusters after the first ones."""
+        self.groups, self.marginal = self.groups[:, :clusters].clone(), self.marginal[:clusters].clone()
+        self.trims = False
 
     def assign_to_prototypes(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n prototypes"]:
         """Soft assignments to the prototypes; rows sum to 1, with an equal share for each member."""
@@ -60,6 +72,21 @@ class Prototypes(nn.Module):
             similarity = F.linear(member.points(points), directions)
             shares.append((similarity / self.temperature).softmax(dim=1))
         return shares[0] if len(shares) == 1 else torch.cat(shares, dim=1) / len(shares)
+
+
+def trim(net: nn.Module) -> None:
+    """Remove the clusters that a head of prototypes does not use, if it chose their number."""
+    for head in net.modules():
+        if isinstance(head, Prototypes) and head.trims:
+            head.keep(head.in_use)
+
+
+def trim_as(net: nn.Module, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Remove clusters from the heads of prototypes that chose their number, down to that of saved shapes."""
+    for name, head in net.named_modules():
+        shape = shapes.get(f"{name}.groups")
+        if isinstance(head, Prototypes) and head.trims and shape is not None and shape[1] <= head.in_use:
+            head.keep(shape[1])
 
 
 def rows_of(members: Sequence[Member]) -> list[slice]:

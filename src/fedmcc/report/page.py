@@ -13,6 +13,7 @@ from plotly.offline import get_plotlyjs
 
 from fedmcc.report import charts, formatting, heatmaps
 from fedmcc.report.charts import Chart
+from fedmcc.report.cluster_choice import choice_chart
 from fedmcc.report.clusters import Cluster
 from fedmcc.report.gallery import Card
 from fedmcc.report.oddities import Oddities
@@ -121,7 +122,7 @@ def _charts(facts: Facts, content: ImageContent, federated: bool) -> dict[str, C
         drawn["holdings"] = chart
     if content.assignments is not None:
         drawn |= _cluster_charts(content.assignments, content.clusters)
-    return drawn
+    return drawn | choice_chart(facts.run)
 
 
 def _cluster_charts(assignments: Assignments, clusters: Sequence[Cluster]) -> dict[str, Chart]:

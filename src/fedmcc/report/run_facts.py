@@ -86,8 +86,8 @@ class Facts:
 
     @property
     def clusters(self) -> int:
-        """Number of clusters in the configuration, or 0."""
-        return self.config.get("clusters") or 0
+        """Number of clusters of a finished run, or else in the configuration, or 0."""
+        return self.scores.get("clusters") or self.config.get("clusters") or 0
 
     @property
     def cluster_names(self) -> dict[int, str]:

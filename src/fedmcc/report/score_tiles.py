@@ -14,7 +14,7 @@ MEANINGS = {
     "ari": "agreement on pairs, corrected for chance",
 }
 LABEL_FREE_MEANINGS = {
-    "confidence": "mean of the largest soft assignment",
+    "confidence": "mean probability that another view has the same cluster",
     "balance": "1: all clusters have the same size",
     "silhouette": "separation of the clusters, −1 to 1",
     "alignment": "distance between two views; 0 is best",

@@ -24,6 +24,7 @@ from fedmcc.networks import is_frozen
 from fedmcc.networks.inference import device_of
 from fedmcc.networks.initialise import initialise
 from fedmcc.networks.momentum import Network
+from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics.randomness import derive, generator
 from fedmcc.runs.checkpoints import load_network, load_shapes
 from fedmcc.runs.clusters import load_edits
@@ -34,6 +35,7 @@ from fedmcc.runs.resolve import (
     resolve,
     stages,
     with_possible_batch,
+    with_possible_clusters,
     without_first_weights,
 )
 from fedmcc.training.batches import BatchSource, LazyBatch
@@ -105,7 +107,9 @@ def reopen(run: Run, checkpoint: Path | None = None) -> Trained:
     set_up_torch(config.general.thread_count)
     net = build_network(config, images.images.shape[1])
     load_network(net, path)
-    return Trained(config, net, replace(_scorer(config, images), merged=load_edits(run).merged))
+    if isinstance(head := net.online.cluster_projector, Prototypes):  # it may have chosen their number
+        config = replace(config, general=replace(config.general, clusters=head.in_use))
+    return Trained(config, net, replace(_scorer(config, images), edit=load_edits(run).apply))
 
 
 def prepare(config: Config) -> Experiment:
@@ -115,7 +119,7 @@ def prepare(config: Config) -> Experiment:
 
 def assemble(config: Config, images: ImageSet) -> Experiment:
     """Complete and check the configuration, then build network, clients, engine and scorer."""
-    config = resolve(config, images)
+    config = with_possible_clusters(resolve(config, images), images)
     check(config)
     check_images(config, images)
     config = with_possible_batch(config, images)

@@ -13,6 +13,7 @@ from torch import nn
 from fedmcc.errors import InputError
 from fedmcc.federation.rounds import Progress
 from fedmcc.methods.base import Stage
+from fedmcc.networks.prototypes import trim_as
 from fedmcc.numerics.state_dicts import State, copy_into
 from fedmcc.runs.directory import Run
 from fedmcc.storage.atomic_files import write_atomically
@@ -33,7 +34,9 @@ __all__ = [
 
 def load_network(net: nn.Module, path: Path) -> None:
     """Load a checkpoint into a network of the same architecture."""
-    state, own = load_state(path), net.state_dict()
+    state = load_state(path)
+    trim_as(net, {name: value.shape for name, value in state.items()})
+    own = net.state_dict()
     for name, value in state.items():
         if name not in own:
             raise InputError(

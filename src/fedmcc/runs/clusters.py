@@ -1,15 +1,18 @@
-"""What a run keeps about its clusters besides the network: geometry, and the names and merges of the user."""
+"""What a run keeps about its clusters besides the network: geometry, and the corrections of the user."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
-import numpy as np
 import torch
 
 from fedmcc.errors import InputError
-from fedmcc.evaluation.assignments import Assignment, assignments_csv, fold
+from fedmcc.evaluation import parquet
+from fedmcc.evaluation.assignments import Assignment, Soft, assignments_csv, fold, table_rows
+from fedmcc.evaluation.calibration import temper
 from fedmcc.evaluation.features import Extracted
-from fedmcc.evaluation.geometry import FALSE_ALARMS, Geometry, fit_geometry
+from fedmcc.evaluation.geometry import FALSE_ALARMS, Geometry
+from fedmcc.evaluation.splitting import Divided, Rows, Split
 from fedmcc.runs.directory import Run
 from fedmcc.storage.atomic_files import write_atomically
 from fedmcc.storage.safetensor_files import load_state, save_state
@@ -20,10 +23,23 @@ MAX_NAME = 200  # characters
 
 @dataclass(frozen=True)
 class Edits:
-    """Names of clusters, and the cluster into which each merged one went."""
+    """Names of clusters, the cluster into which each merged one went, and clusters that were split."""
 
     names: Mapping[int, str] = field(default_factory=dict)
     merged: Mapping[int, int] = field(default_factory=dict)
+    splits: tuple[Split, ...] = ()
+
+    def apply(self, assignments: Soft, rows: Rows) -> Divided:
+        """Soft assignments after all splits and merges, given the features of the images."""
+        for split in self.splits:
+            assignments = split.divide(fold(assignments, split.merged), rows)
+        return fold(assignments, self.merged)
+
+    def extend(self, geometry: Geometry) -> Geometry:
+        """The geometry with the parts of all clusters that were split."""
+        for split in self.splits:
+            geometry = split.extend(geometry)
+        return geometry
 
     def with_name(self, cluster: int, name: str) -> "Edits":
         """The edits after a cluster got a name; an empty name removes it."""
@@ -38,25 +54,48 @@ class Edits:
         into = dict.fromkeys(sources, target)
         merged = {source: into.get(former, former) for source, former in self.merged.items()} | into
         names = {key: value for key, value in self.names.items() if key not in merged}
-        return Edits(names, merged)
+        return Edits(names, merged, self.splits)
 
 
 def load_edits(run: Run) -> Edits:
-    """The names and merges of a run; empty if there are none."""
+    """The names, merges and splits of a run; empty if there are none."""
     content = run.read_json(FILE)
     try:
         names = {int(key): str(value) for key, value in content.get("names", {}).items()}
-        merged = {int(key): int(value) for key, value in content.get("merged", {}).items()}
-    except (AttributeError, TypeError, ValueError):
+        merged = _numbers(content.get("merged", {}))
+        splits = tuple(map(_read_split, content.get("splits", ())))
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise InputError(f"{run.path / FILE} is damaged: restore it from a copy, or remove it.") from None
-    return Edits(names, merged)
+    return Edits(names, merged, splits)
+
+
+def _read_split(content: Mapping[str, Any]) -> Split:
+    centres = tuple(tuple(map(float, centre)) for centre in content["centres"])
+    split = Split(
+        tuple(map(int, content["parts"])),
+        centres,
+        tuple(map(float, content["spreads"])),
+        _numbers(content["merged"]),
+    )
+    if not len(split.parts) == len(centres) == len(split.spreads) or len(set(map(len, centres))) != 1:
+        raise ValueError("The parts, centres and spreads of a split differ in number.")
+    return split
+
+
+def _numbers(content: Mapping[str, Any]) -> dict[int, int]:
+    return {int(key): int(value) for key, value in content.items()}
 
 
 def save_edits(run: Run, edits: Edits) -> None:
-    """Write the names and merges of a run."""
-    names = {str(key): value for key, value in sorted(edits.names.items())}
-    merged = {str(key): value for key, value in sorted(edits.merged.items())}
-    run.write_json(FILE, {"names": names, "merged": merged})
+    """Write the names, merges and splits of a run."""
+    content: dict[str, Any] = {"names": _keyed(edits.names), "merged": _keyed(edits.merged)}
+    if edits.splits:
+        content["splits"] = [asdict(split) | {"merged": _keyed(split.merged)} for split in edits.splits]
+    run.write_json(FILE, content)
+
+
+def _keyed(values: Mapping[int, Any]) -> dict[str, Any]:
+    return {str(key): value for key, value in sorted(values.items())}
 
 
 def require_cluster(run: Run, cluster: int, edits: Edits, count: int) -> None:
@@ -67,13 +106,13 @@ def require_cluster(run: Run, cluster: int, edits: Edits, count: int) -> None:
         raise InputError(f"Cluster {cluster} was merged into {edits.merged[cluster]}: use that number.")
 
 
-def record_geometry(run: Run, extracted: Extracted, clusters: np.ndarray, count: int) -> None:
+def save_geometry(run: Run, geometry: Geometry) -> None:
     """Write where the clusters are that a run assigned to its images."""
-    geometry = fit_geometry(extracted.features, clusters.astype(np.int64), count)
     state = {
         "centres": torch.from_numpy(geometry.centres),
         "spread": torch.from_numpy(geometry.spread),
         "limit": torch.tensor(geometry.limit, dtype=torch.float64),
+        "temperature": torch.tensor(geometry.temperature, dtype=torch.float64),
     }
     save_state(run.geometry_file, state, {"false_alarms": str(FALSE_ALARMS)})
 
@@ -85,24 +124,27 @@ def load_geometry(run: Run) -> Geometry | None:
     state = load_state(run.geometry_file)
     try:
         centres, spread = (state[name].numpy() for name in ("centres", "spread"))
-        return Geometry(centres, spread, float(state["limit"]))
+        return Geometry(centres, spread, float(state["limit"]), float(state.get("temperature", 1.0)))
     except KeyError:
         raise InputError(f"{run.geometry_file} is damaged: restore it from a copy, or remove it.") from None
 
 
 def judged(extracted: Extracted, geometry: Geometry | None, edits: Edits) -> Assignment:
-    """The clusters of images by the head, after merges, with names and with what the geometry tells."""
+    """The clusters of images by the head, after corrections, with names and with what the geometry tells."""
     assert extracted.assignments is not None
-    soft = fold(extracted.assignments, edits.merged)
-    assignment = replace(Assignment.from_soft(soft), names=edits.names)
-    if geometry is None or geometry.centres.shape != (soft.shape[1], extracted.features.shape[1]):
+    given, rows = extracted.assignments, extracted.features
+    soft, temperature = edits.apply(given, rows), 1.0 if geometry is None else geometry.temperature
+    calibrated = edits.apply(temper(given, temperature), rows)
+    assignment = replace(Assignment.from_soft(soft, calibrated), names=edits.names)
+    if geometry is None or geometry.centres.shape != (given.shape[1], rows.shape[1]):
         return assignment
+    geometry = edits.extend(geometry)
     judgement = geometry.judge(assignment, extracted.features, soft, edits.merged)
     return replace(assignment, judgement=judgement)
 
 
 def rewrite(run: Run) -> None:
-    """Assign the images of a run again, with its names and merges, and write their table and scores."""
+    """Assign the images of a run again, with all corrections, and write their table and scores."""
     rewrite_table(run, scored=True)
     (run.path / "cache" / "landscape.npz").unlink(missing_ok=True)  # it depends on the clusters
 
@@ -113,11 +155,13 @@ def rewrite_table(run: Run, scored: bool = False) -> Assignment:
 
     trained = reopen(run)
     scorer, online = trained.scorer, trained.net.online
-    extracted = scorer.extract(online)
-    if extracted.assignments is None:
+    if online.cluster_projector is None:
         raise InputError(f"{run.path} has no cluster head: train with a section [clustering] first.")
-    assignment = judged(extracted, load_geometry(run), load_edits(run))
+    assignment = judged(scorer.extract(online, edited=False), load_geometry(run), load_edits(run))
     write_atomically(run.assignments_file, assignments_csv(scorer.images, assignment))
+    if parquet.is_available():
+        rows = list(table_rows(scorer.images, assignment))
+        write_atomically(run.assignments_file.with_suffix(".parquet"), parquet.parquet_chunks([rows]))
     if scored:
-        run.write_json(run.scores_file.name, scorer.final(online, extracted))
+        run.write_json(run.scores_file.name, scorer.final(online, scorer.extract(online)))
     return assignment

@@ -1,8 +1,13 @@
-"""Corrections of a complete run by the user, checked and stored: names of clusters, and merges."""
+"""Corrections of a complete run by the user, checked and stored: names of clusters, merges and splits."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from fedmcc.errors import InputError
+from fedmcc.evaluation.splitting import split_rows
+from fedmcc.runs.build import reopen
 from fedmcc.runs.clusters import Edits, load_edits, require_cluster, save_edits
 from fedmcc.runs.directory import Run
 
@@ -26,6 +31,25 @@ def merge_clusters(run: Run, cluster: int, others: Sequence[int]) -> Edits:
     if count - len(edits.merged) - len(others) < 2:
         raise InputError("A run needs 2 clusters or more: merge fewer of them.")
     edits = edits.with_merged(cluster, others)
+    save_edits(run, edits)
+    return edits
+
+
+def split_cluster(run: Run, cluster: int, into: int) -> Edits:
+    """Divide a cluster by the features of its images, which must be on this machine."""
+    if into < 2:
+        raise InputError(f"--into is {into}: give 2 or more.")
+    trained, edits = reopen(run), load_edits(run)
+    extracted = trained.scorer.extract(trained.net.online)
+    if extracted.assignments is None:
+        raise InputError(f"{run.path} has no cluster head: train with a section [clustering] first.")
+    count = extracted.assignments.shape[1]
+    require_cluster(run, cluster, edits, count)
+    rows = extracted.features[extracted.assignments.argmax(axis=1) == cluster]
+    if len(np.unique(rows, axis=0)) < into:
+        raise InputError(f"Cluster {cluster} has {len(rows)} images, too few or too alike for {into} parts.")
+    split = split_rows(rows, (cluster, *range(count, count + into - 1)), edits.merged)
+    edits = replace(edits, splits=(*edits.splits, split))
     save_edits(run, edits)
     return edits
 

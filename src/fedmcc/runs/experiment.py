@@ -4,6 +4,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -16,16 +17,19 @@ from fedmcc.config import Config, dump, name_of
 from fedmcc.data.partition import encode_partition
 from fedmcc.errors import InputError
 from fedmcc.evaluation.assignments import assignments_csv
+from fedmcc.evaluation.geometry import fit_geometry
 from fedmcc.evaluation.options import empty_scores
 from fedmcc.federation.policy import Policy
 from fedmcc.federation.privacy import epsilon, epsilon_secret_draw
 from fedmcc.federation.rounds import Progress, Round, RoundFailedError, rounds
 from fedmcc.messages import StageRound
 from fedmcc.methods.base import Stage
+from fedmcc.networks.prototypes import trim
 from fedmcc.numerics.state_dicts import copy_into, detached, select
 from fedmcc.runs.build import Experiment, prepare
 from fedmcc.runs.checkpoints import Saved, check_architecture, load_progress, save_progress, save_state
-from fedmcc.runs.clusters import record_geometry
+from fedmcc.runs.cluster_choice import record_choice
+from fedmcc.runs.clusters import save_geometry
 from fedmcc.runs.directory import Row, Run, create_run, next_free
 from fedmcc.storage.atomic_files import write_atomically
 from fedmcc.training.loop import Step
@@ -274,6 +278,8 @@ def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, A
     start_phase(AFTER_STAGES)
     config, net = experiment.config, experiment.net
     copy_into(net, progress.model)
+    trim(net)
+    record_choice(run, progress.extras)
     metadata = {
         "fedmcc": version("fedmcc"),
         "method": name_of("method", config.method),
@@ -283,7 +289,7 @@ def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, A
     if (identity := getattr(config.encoder, "sha256", None)) is not None:
         metadata["encoder_sha256"] = identity
     with timed("checkpoint"):
-        save_state(run.model_file, select(progress.model, ("online",)), metadata)
+        save_state(run.model_file, select(detached(net.state_dict()), ("online",)), metadata)
     with timed("scoring"):
         run.write_json(run.scores_file.name, scores := _final_scores(experiment, run))
     run.secret_file.unlink(missing_ok=True)  # with the secret, the noise could be removed
@@ -297,6 +303,7 @@ def _final_scores(experiment: Experiment, run: Run) -> dict[str, Any]:
         return empty_scores(experiment.config.general.clusters or 0)
     extracted = scorer.extract(online)
     assignment = scorer.assign(extracted, online)
-    record_geometry(run, extracted, assignment.clusters, scorer.clusters)
+    geometry = fit_geometry(extracted.features, assignment.clusters, scorer.count(extracted))
+    save_geometry(run, replace(geometry, temperature=scorer.temperature(online, extracted)))
     write_atomically(run.assignments_file, assignments_csv(scorer.images, assignment))
     return scorer.final(online, extracted)

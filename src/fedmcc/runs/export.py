@@ -19,7 +19,7 @@ from fedmcc.config import name_of
 from fedmcc.errors import InputError
 from fedmcc.networks.onnx import OnnxOptions
 from fedmcc.runs.directory import Run
-from fedmcc.runs.export_network import OUTPUTS, ExportedNetwork, merging, resizing
+from fedmcc.runs.export_network import OUTPUTS, ExportedNetwork, resizing
 from fedmcc.runs.export_pretrained import with_onnx_encoder
 from fedmcc.runs.model_card import CARD_MARK, ModelFacts, read_facts, write_card
 from fedmcc.runs.predict import Predictor
@@ -43,7 +43,7 @@ class Export:
 
 
 def export_onnx(run: Run, path: Path, force: bool = False) -> Export:
-    """Write the network of a complete run with its names and merges; other files need `force`."""
+    """Write the network of a complete run with its names, merges and splits; other files need `force`."""
     card = path.with_name(path.name + ".md")
     require_own(path, MARKS, force)
     require_own(card, (CARD_MARK,), force)
@@ -72,9 +72,9 @@ def _require_packages() -> None:
 
 def _network(predictor: Predictor) -> ExportedNetwork:
     settings, (sides, _) = predictor.settings, predictor.target
-    assert settings.general.clusters is not None
-    merge = merging(settings.general.clusters, predictor.edits.merged)
-    return ExportedNetwork(predictor.net.online, resizing(sides, settings.views.size), merge)
+    temperature = 1.0 if predictor.geometry is None else predictor.geometry.temperature
+    resize = resizing(sides, settings.views.size)
+    return ExportedNetwork(predictor.net.online, resize, predictor.edits, temperature)
 
 
 def _examples(predictor: Predictor, count: int) -> torch.Tensor:

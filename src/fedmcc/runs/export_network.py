@@ -9,30 +9,95 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmcc.data.decode import HeightWidth
+from fedmcc.evaluation.calibration import MIN_ASSIGNMENT
+from fedmcc.evaluation.splitting import Split
 from fedmcc.networks.huggingface import HuggingFaceEncoder
 from fedmcc.networks.momentum import Branch
+from fedmcc.runs.clusters import Edits
 
 OUTPUTS = ("assignments", "clusters", "features")
 Outputs = tuple[Float[Tensor, "n k"], Int[Tensor, " n"], Float[Tensor, "n d"]]
 
 
 class ExportedNetwork(nn.Module):
-    """Preprocessing, encoder, head and merges: from pixels of 0 to 255 to assignments, clusters, features."""
+    """Preprocessing, encoder and corrected head: from pixels of 0 to 255 to what OUTPUTS names."""
 
-    merge: Tensor
-
-    def __init__(self, branch: Branch, resize: nn.Module, merge: Float[Tensor, "k k"]) -> None:
+    def __init__(self, branch: Branch, resize: nn.Module, edits: Edits, temperature: float = 1.0) -> None:
         super().__init__()
+        features = branch.encoder.features
         assert branch.cluster_projector is not None
+        assert isinstance(features, int)
         self.resize, self.encoder = resize, _exportable(branch.encoder)
-        self.head = deepcopy(branch.cluster_projector)
-        self.register_buffer("merge", merge)
+        self.head = CorrectedHead(deepcopy(branch.cluster_projector), features, edits, temperature)
         self.to("cpu").eval().requires_grad_(False)
 
     def forward(self, images: UInt8[Tensor, "n c h w"]) -> Outputs:
-        features = self.encoder(self.resize(images.float() / 255))
-        assignments = self.head(features) @ self.merge
-        return assignments, assignments.argmax(dim=1), features
+        outputs: Outputs = self.head(self.encoder(self.resize(images.float() / 255)))
+        return outputs
+
+
+class CorrectedHead(nn.Module):
+    """A head with the corrections of the user, from features to assignments, clusters and features.
+
+    The assignments are calibrated by the temperature; the clusters are those of the head before that.
+    """
+
+    def __init__(self, head: nn.Module, features: int, edits: Edits, temperature: float) -> None:
+        super().__init__()
+        self.head, self.temperature = head.to("cpu").eval(), temperature
+        count = self.head(torch.zeros(1, features)).shape[1]
+        self.corrections = nn.ModuleList()
+        for split in edits.splits:
+            self.corrections.append(Division(split, count))
+            count += len(split.parts) - 1
+        self.corrections.append(Merge(edits.merged, count))
+
+    def forward(self, features: Float[Tensor, "n d"]) -> Outputs:
+        by_head = self.head(features)
+        calibrated = (by_head.clamp_min(MIN_ASSIGNMENT).log() / self.temperature).softmax(dim=1)
+        clusters = self._correct(by_head, features).argmax(dim=1)
+        return self._correct(calibrated, features), clusters, features
+
+    def _correct(self, assignments: Tensor, features: Tensor) -> Tensor:
+        for correct in self.corrections:
+            assignments = correct(assignments, features)
+        return assignments
+
+
+class Merge(nn.Module):
+    """Adds the columns of merged clusters to those of the clusters that they went into."""
+
+    matrix: Tensor
+
+    def __init__(self, merged: Mapping[int, int], clusters: int) -> None:
+        super().__init__()
+        self.register_buffer("matrix", merging(clusters, merged))
+
+    def forward(
+        self, assignments: Float[Tensor, "n k"], features: Float[Tensor, "n d"]
+    ) -> Float[Tensor, "n k"]:
+        return assignments @ self.matrix
+
+
+class Division(nn.Module):
+    """Gives the assignment to a cluster to the part with the nearest centre, in new columns."""
+
+    centres: Tensor
+
+    def __init__(self, split: Split, clusters: int) -> None:
+        super().__init__()
+        self.before, self.cluster = Merge(split.merged, clusters), split.parts[0]
+        self.register_buffer("centres", torch.tensor(split.centres))
+
+    def forward(
+        self, assignments: Float[Tensor, "n k"], features: Float[Tensor, "n d"]
+    ) -> Float[Tensor, "n more"]:
+        assignments = self.before(assignments, features)
+        nearest = (F.normalize(features, dim=1) @ self.centres.T).argmax(dim=1, keepdim=True)
+        chosen = (nearest == torch.arange(len(self.centres))).to(assignments.dtype)
+        shares = chosen * assignments[:, self.cluster, None]
+        first, last = assignments[:, : self.cluster], assignments[:, self.cluster + 1 :]
+        return torch.cat([first, shares[:, :1], last, shares[:, 1:]], dim=1)
 
 
 class Resize(nn.Module):

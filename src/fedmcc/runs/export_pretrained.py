@@ -31,12 +31,11 @@ class Head(nn.Module):
 
     def __init__(self, network: ExportedNetwork) -> None:
         super().__init__()
-        self.head, self.merge = network.head, network.merge
+        self.head = network.head
 
     def forward(self, maps: Float[Tensor, "n ..."]) -> Outputs:
-        features = pool_positions(maps)
-        assignments = self.head(features) @ self.merge
-        return assignments, assignments.argmax(dim=1), features
+        outputs: Outputs = self.head(pool_positions(maps))
+        return outputs
 
 
 def with_onnx_encoder(network: ExportedNetwork, path: Path, images: Tensor, export: Export) -> Any:

@@ -101,8 +101,8 @@ def _use(facts: ModelFacts, file: str) -> Iterator[str]:
     yield "| Output | Shape | Meaning |"
     yield "|---|---|---|"
     count = facts.scores["clusters"]
-    yield f"| `assignments` | n × {count} | soft assignments to the clusters; each row sums to 1 |"
-    yield "| `clusters` | n | the cluster with the largest assignment |"
+    yield f"| `assignments` | n × {count} | calibrated soft assignments to the clusters; each row sums to 1 |"
+    yield "| `clusters` | n | the cluster of each image |"
     yield "| `features` | n × d | the features of the encoder |"
     yield from _code(facts, file)
 

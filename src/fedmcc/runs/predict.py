@@ -17,9 +17,10 @@ from fedmcc.data.folder import Folder
 from fedmcc.data.image_files import Listing, decode_block, nothing_readable
 from fedmcc.data.progress_bar import progress_counter
 from fedmcc.errors import InputError
-from fedmcc.evaluation.assignments import Assignment, columns_of, csv_body, csv_lines, json_lines
+from fedmcc.evaluation.assignments import Assignment, columns_of, csv_body, csv_lines, json_lines, table_rows
 from fedmcc.evaluation.features import extract
 from fedmcc.evaluation.geometry import Geometry
+from fedmcc.evaluation.parquet import parquet_chunks
 from fedmcc.networks.momentum import Network
 from fedmcc.runs.build import build_network
 from fedmcc.runs.checkpoints import load_metadata, load_network
@@ -77,16 +78,23 @@ class Predictor:
 
     def lines(self, path: Path, format: Format, skipped: dict[str, str]) -> Iterator[str]:
         """The table of the images, block by block; unreadable files are added to `skipped`."""
-        listing = _listing(path)
         first = True
-        for images in self._blocks(listing, skipped):
-            assignment = self.assign(images)
+        for images, assignment in self._assigned(path, skipped):
             if format == "jsonl":
                 yield json_lines(images, assignment)
                 continue
             header = csv_lines([columns_of(assignment)]) if first else ""
             first = False
             yield header + csv_body(images, assignment)
+
+    def parquet(self, path: Path, skipped: dict[str, str]) -> Iterator[bytes]:
+        """The table of the images as a Parquet file, block by block."""
+        return parquet_chunks([*table_rows(*block)] for block in self._assigned(path, skipped))
+
+    def _assigned(self, path: Path, skipped: dict[str, str]) -> Iterator[tuple[ImageSet, Assignment]]:
+        listing = _listing(path)
+        for images in self._blocks(listing, skipped):
+            yield images, self.assign(images)
         if len(skipped) == len(listing.names):
             raise nothing_readable(listing, skipped)
 

@@ -13,6 +13,7 @@ from fedmcc.data.decode import HeightWidth
 from fedmcc.data.image_files import ImageFiles
 from fedmcc.errors import InputError
 from fedmcc.methods.base import Stage
+from fedmcc.methods.choosing import chooses, most_clusters
 from fedmcc.networks import native_size, resolve_encoder
 from fedmcc.training.torch_setup import find_device, resolve_precision
 
@@ -92,6 +93,14 @@ def check_images(config: Config, images: ImageSet) -> None:
         reason = f", and {skipped} {'file was' if skipped == 1 else 'files were'} skipped" if skipped else ""
         counted = "1 image" if count == 1 else f"{count} images"
         raise InputError(f"{clusters} clusters of {counted}{reason}: lower clusters or give more images.")
+
+
+def with_possible_clusters(config: Config, images: ImageSet) -> Config:
+    """The configuration with a largest number of clusters that fits the images, if the number is chosen."""
+    stated = config.general.clusters
+    if stated is None or not chooses(config.method, config.clustering):
+        return config
+    return replace(config, general=replace(config.general, clusters=most_clusters(stated, len(images))))
 
 
 def with_possible_batch(config: Config, images: ImageSet) -> Config:

@@ -10,6 +10,7 @@ from typing import Any
 from fedmcc.config import Config, dump, parse_text
 from fedmcc.errors import InputError
 from fedmcc.networks.momentum import Network
+from fedmcc.networks.prototypes import trim_as
 from fedmcc.numerics.state_dicts import State, add_prefix, copy_into, detached, strip_prefix
 from fedmcc.runs.build import build_network
 from fedmcc.runs.resolve import without_first_weights
@@ -56,7 +57,9 @@ def load_model(path: Path) -> SavedModel:
     set_up_torch(settings.general.thread_count)
     here = replace(settings, general=replace(settings.general, device="auto"))  # any device can load it
     net = build_network(without_first_weights(here), channels)
-    copy_into(net, strip_prefix("net", state))
+    own = strip_prefix("net", state)
+    trim_as(net, {name: value.shape for name, value in own.items()})
+    copy_into(net, own)
     return SavedModel(net, settings, channels, strip_prefix("more", state), json.loads(metadata["facts"]))
 
 

@@ -1,0 +1,37 @@
+"""The scores behind a chosen number of clusters, in a file of the run."""
+
+from typing import Any
+
+from fedmcc.methods.federated_spectral import CURVE
+from fedmcc.numerics import cluster_number
+from fedmcc.numerics.state_dicts import State
+from fedmcc.runs.directory import Run
+
+FILE = "cluster-number.json"
+RUNNERS_UP = 2
+
+
+def record_choice(run: Run, extras: State) -> None:
+    """Write the scores of each number of clusters, if the last stage of the run chose among them."""
+    if CURVE in extras:
+        run.write_json(FILE, describe(extras))
+
+
+def sentence(run: Run) -> str | None:
+    """The chosen number of clusters and the next best ones, in words; None if it was given."""
+    content = run.read_json(FILE)
+    if not content:
+        return None
+    scores = {point["clusters"]: point["score"] for point in content["curve"]}
+    named = [f"{number} ({scores[number]:.2f})" for number in (content["chosen"], *content["runners_up"])]
+    others = f"; next: {' and '.join(named[1:])}" if named[1:] else ""
+    return f"Chosen number of clusters, with its score of at most 1: {named[0]}{others}."
+
+
+def describe(extras: State) -> dict[str, Any]:
+    """The chosen number of clusters, the next best ones, and the scores of all that were considered."""
+    found = extras[CURVE].double().numpy()
+    ranked = cluster_number.ranked(found)
+    points = [dict(zip(cluster_number.COLUMNS, row, strict=True)) for row in found.tolist()]
+    curve = [point | {"clusters": int(point["clusters"])} for point in points]
+    return {"chosen": ranked[0], "runners_up": ranked[1 : 1 + RUNNERS_UP], "curve": curve}
