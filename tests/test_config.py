@@ -195,8 +195,9 @@ def test_a_folder_is_not_a_recipe(tmp_path):
 def test_a_complete_configuration_of_an_earlier_version_keeps_a_single_clustering(section):
     tables = {"method": {"name": "fedu"}, "clustering": {"name": "spectral"}}
     complete = dump(parse({} if section == "method" else tables))
-    earlier = complete.replace("members = 5\n", "")
+    earlier = complete.replace("members = 5\n", "").replace("variance = 0.95\n", "")
     assert earlier != complete
+    assert [getattr(parse_text(text), section).variance for text in (complete, earlier)] == [0.95, 1.0]
     assert getattr(parse_text(complete), section).members == 5
     assert getattr(parse_text(earlier), section).members == 1
     assert getattr(parse_text(earlier.split("\n", 1)[1]), section).members == 5  # an ordinary recipe
