@@ -13,7 +13,7 @@ from fedmcc.networks.convnet import ConvNet, ConvNetOptions
 from fedmcc.training import chunked
 from fedmcc.training.loop import Training, train, trainable
 
-N = 7
+N = 11
 CHUNKS = (1, 3, N - 1, N)
 CHUNKS_OF = {torch.float32: (3,), torch.float64: CHUNKS}  # double precision shows that all of them are exact
 SMALL_GRADIENT = 0.1  # smaller ones, such as of information that is 0 at first, have rounding errors of this

@@ -7,6 +7,7 @@ import subprocess
 import time
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,8 @@ def test_a_killed_worker_drops_its_client_once_and_an_interruption_ends_all_proc
     wait_for_rows(process, run, 12)
     below = descendants(process.pid)
     for pid in (process.pid, *below):  # as a terminal does
-        os.kill(pid, signal.SIGINT)
+        with suppress(ProcessLookupError):  # it has ended already
+            os.kill(pid, signal.SIGINT)
     err = process.communicate(timeout=60)[1]
     assert (process.returncode, "Traceback" in err, all_gone(below)) == (130, False, True)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
