@@ -141,6 +141,14 @@ def test_wrong_options_for_a_folder_and_its_clusters_are_named(
     assert hint in refused(*argv)
 
 
+def test_a_folder_of_no_or_one_image_cannot_be_clustered(refused: Refused, pictures: Path) -> None:
+    Path("one").mkdir()
+    (Path("one") / "00.png").write_bytes((pictures / "00.png").read_bytes())
+    Path("none").mkdir()
+    assert "is empty: put images in it" in refused("cluster", "none")
+    assert "2 clusters of 1 image: lower clusters or give more images" in refused("cluster", "one")
+
+
 def test_a_file_that_fedmcc_did_not_write_is_not_replaced(
     refused: Refused, run: Path, pictures: Path
 ) -> None:
