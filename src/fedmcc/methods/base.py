@@ -48,7 +48,7 @@ class Stage:
     trained
         Submodules that the optimiser updates, such as `("online.encoder",)`.
     shared
-        Submodules averaged every round.
+        Submodules, or single tensors of them, averaged every round.
     frozen
         Submodules that the server sends once, with a client's first task of the stage.
     learning_rate_factor
