@@ -6,7 +6,7 @@ The peers need torchvision, whose usual builds cannot be imported beside a torch
 an environment of their own, in a process that this one starts and takes turns with:
 
     python3.11 -m venv .venv-peers
-    .venv-peers/bin/pip install torch==2.13.0 albumentations kornia  # the CPU build of torch, as in .venv
+    .venv-peers/bin/pip install torch==2.13.0 albumentations kornia pillow  # the CPU build of torch
     .venv-peers/bin/pip install --no-deps torchvision==0.28.0 lightly
     .venv-peers/bin/pip install pytorch-lightning hydra-core
 
