@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 import typer.core
+import typer.main
 
 typer.core.HAS_RICH = False  # typer escapes brackets for rich even without it: help would show `\[required]`
 
@@ -72,7 +73,11 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     logging.basicConfig(format="%(message)s")
     logging.getLogger("fedmcc").setLevel(logging.INFO)
-    app()
+    program = typer.main.get_command(app)
+    for option in program.params:
+        if isinstance(option, typer.core.TyperOption):
+            option.hidden = option.name == "show_completion"  # so that the help fits a screen
+    program()
 
 
 def _show_version(requested: bool) -> bool:

@@ -53,7 +53,7 @@ def init(
 
 @partial(command, group=federation)
 def add(folder: Folder, site: Annotated[str, typer.Option(help="Name of the new site.")]) -> None:
-    """Add a site; with a running server, it takes part from the next round.
+    """Add a site; during a run, it takes part from the next round on.
 
     Example: fedmcc federation add DIR --site west
     """
@@ -84,7 +84,7 @@ def revoke(folder: Folder, site: Site) -> None:
 
 @partial(command, group=federation)
 def rotate(folder: Folder, site: Site) -> None:
-    """Replace a site's key under its name; the old key is refused at once.
+    """Replace a site's key under its name; the old one is refused.
 
     Example: fedmcc federation rotate DIR --site west
     """
