@@ -4,7 +4,8 @@ import asyncio
 import csv
 import io
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,18 @@ def client(service: Service) -> Clients:
 
 
 @pytest.fixture
-def ask(client: Clients) -> Callable[..., httpx.Response]:
+def complete() -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    """Returns the result of a coroutine; in a thread, since a browser test may leave a loop in this one."""
+
+    def wait(request: Coroutine[Any, Any, Any]) -> Any:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, request).result()
+
+    return wait
+
+
+@pytest.fixture
+def ask(client: Clients, complete: Callable[..., Any]) -> Callable[..., httpx.Response]:
     """Sends one request and returns the answer."""
 
     def send(method: str, path: str, loopback: bool = True, **options: Any) -> httpx.Response:
@@ -85,7 +97,7 @@ def ask(client: Clients) -> Callable[..., httpx.Response]:
             async with client(loopback) as connected:
                 return await connected.request(method, path, **options)
 
-        return asyncio.run(request())
+        return complete(request())
 
     return send
 

@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -82,7 +83,11 @@ def memory(kind: str) -> int:
 
 
 def test_200_concurrent_uploads_of_good_and_hostile_files(
-    client: Clients, predicted: dict[str, dict[str, str]], folder: Path, caplog: pytest.LogCaptureFixture
+    client: Clients,
+    complete: Callable[..., Any],
+    predicted: dict[str, dict[str, str]],
+    folder: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     sent = mixture(folder, list(predicted)[:20])
 
@@ -90,11 +95,11 @@ def test_200_concurrent_uploads_of_good_and_hostile_files(
         async with client() as connected:
             return await asyncio.gather(*(connected.post("/api/predict", content=body) for _, body in files))
 
-    asyncio.run(send(sent[:5] + sent[-5:]))  # buffers of libraries are allocated once
+    complete(send(sent[:5] + sent[-5:]))  # buffers of libraries are allocated once
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = memory("VmRSS")
     with caplog.at_level(logging.DEBUG):
-        answers = asyncio.run(send(sent))
+        answers = complete(send(sent))
     assert memory("VmHWM") - before < 60_000  # all large files at once would be 114 MB
     assert (len(answers), "PNG" in caplog.text) == (200, False)
     for (name, _), answer in zip(sent, answers, strict=True):
@@ -102,7 +107,7 @@ def test_200_concurrent_uploads_of_good_and_hostile_files(
         assert not name or answer.json()["cluster"] == int(predicted[name]["cluster"])
 
 
-def test_a_body_that_does_not_arrive_is_given_up(client: Clients) -> None:
+def test_a_body_that_does_not_arrive_is_given_up(client: Clients, complete: Callable[..., Any]) -> None:
     async def slow() -> httpx.Response:
         async def body():
             yield b"\x89PNG"
@@ -111,7 +116,7 @@ def test_a_body_that_does_not_arrive_is_given_up(client: Clients) -> None:
         async with client() as connected:
             return await connected.post("/api/predict", content=body())
 
-    assert asyncio.run(slow()).status_code == 408
+    assert complete(slow()).status_code == 408
 
 
 @pytest.mark.parametrize("format", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "AVIF"])

@@ -376,7 +376,8 @@ def test_a_site_with_another_encoder_is_refused_in_a_sentence(
     federation.start_server(pretrained.name)
     own = sha256(federation.encoder("server").read_bytes()).hexdigest()
     refusal = f"Site c cannot join: The site does not have the encoder with the SHA-256 {own}"
-    assert wait_until(lambda: refusal in log.read_text(), TIMEOUT_SECONDS), federation.output("server")
+    refused = wait_until(lambda: log.exists() and refusal in log.read_text(), TIMEOUT_SECONDS)
+    assert refused, federation.output("server")
     federation.processes["server"].terminate()
     federation.processes["server"].wait(60)
 

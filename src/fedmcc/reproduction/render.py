@@ -102,8 +102,9 @@ def _grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell]) ->
 
 def _time_grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell]) -> Grid:
     """The processor time of a run in each cell."""
+    marked = bool(results.table.paper)  # rows that are not the paper's
     rows = [
-        (row_name(row, cells), row.ours, [seconds_of(cells, row, column) for column in columns])
+        (row_name(row, cells), row.ours and marked, [seconds_of(cells, row, column) for column in columns])
         for row in results.table.rows.values()
     ]
     names = [column_name(column, cells) for column in columns]
