@@ -1,6 +1,6 @@
 """Pretrained encoders of which methods train the last layers or all of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from itertools import chain
 from typing import Any
@@ -51,17 +51,19 @@ class FineTunedEncoder(nn.Module):
 
 
 def last_layers(model: nn.Module, count: int | None) -> list[nn.Module]:
-    """The last layers of a model and what follows them, such as a norm; None: the whole model.
-
-    The layers are the elements of the model's outermost list of modules.
-    """
+    """The last layers of a model and what follows them, such as a norm; None: the whole model."""
     if count is None:
         return [model]
-    name = next(name for name, module in model.named_modules() if isinstance(module, nn.ModuleList))
     following: list[nn.Module] = []
     parent = model
-    for part in name.split("."):
+    for part in list_of_layers(model).split("."):
         names = [child for child, _ in parent.named_children()]
         following = [parent.get_submodule(child) for child in names[names.index(part) + 1 :]] + following
         parent = parent.get_submodule(part)
     return [*list(parent.children())[-count:], *following]
+
+
+def list_of_layers(model: nn.Module) -> str:
+    """Name of the model's outermost list of modules: blocks of a transformer, stages of other models."""
+    modules: Iterator[tuple[str, nn.Module]] = model.named_modules()
+    return next(name for name, module in modules if isinstance(module, nn.ModuleList))

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from fedmcc.errors import InputError
+from fedmcc.networks.adapters import AdaptedEncoder, add_adapters
 from fedmcc.networks.fine_tuned import FineTunedEncoder, last_layers
 from fedmcc.networks.frozen import (
     FrozenEncoder,
@@ -30,6 +31,7 @@ from fedmcc.networks.normalise import Normalise, Triple, read_triple
 
 WHAT = "a folder with config.json, preprocessor_config.json and model.safetensors"
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
+ADAPTERS = "adapter_config.json"  # if peft is installed, transformers loads what this file names
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 ANY_SIZE = ("convnext", "convnextv2", "dinov2", "dinov2_with_registers", "resnet")
 ONE_SIZE = ("clip", "clip_vision_model", "siglip", "siglip_vision_model", "vit")
@@ -85,15 +87,20 @@ class HuggingFaceOptions:
     sha256: str | None = None  # of its files; None: any, and the run records it
     pooling: Pooling = "auto"  # auto: the first token of a ViT, else the model's own pooling
     layers: int | Literal["all"] = 0  # last layers that are trained, sent and stored; 0: none
+    adapters: int = 0  # rank of the adapters that are trained, sent and stored; 0: no adapters
 
     def __post_init__(self) -> None:
+        if self.adapters < 0:
+            raise InputError(f"encoder.adapters is {self.adapters}: give a rank, or 0 for none.")
+        if self.adapters and self.layers:
+            raise InputError("encoder.adapters and encoder.layers are both set: train adapters or layers.")
         if self.layers != "all" and self.layers < 0:
             raise InputError(f"encoder.layers is {self.layers}: give 0 or more, or all.")
 
     @property
     def frozen(self) -> bool:
-        """Whether no layer is trained."""
-        return self.layers == 0
+        """Whether neither a layer nor an adapter is trained."""
+        return not self.layers and not self.adapters
 
     def resolve(self) -> "HuggingFaceOptions":
         """Record the SHA-256 of the files."""
@@ -121,18 +128,19 @@ class HuggingFaceOptions:
         if self.frozen:
             encoder = HuggingFaceEncoder(model, pooling, normalise, identity)
         else:
-            encoder = self._fine_tuned(deepcopy(model), pooling, normalise, identity)
+            encoder = self._fine_tuned(model, pooling, normalise)
+            encoder.identity = identity
         encoder.features = _width(model, pooling, folder, size)
         encoder.shape = (channels, size, size)
         return encoder
 
-    def _fine_tuned(
-        self, model: nn.Module, pooling: Pooling, normalise: Normalise, identity: str
-    ) -> FineTunedEncoder:
-        trained = last_layers(model, None if self.layers == "all" else self.layers)
-        encoder = FineTunedEncoder(model, trained, partial(pooled, pooling=pooling), normalise)
-        encoder.identity = identity
-        return encoder
+    def _fine_tuned(self, model: nn.Module, pooling: Pooling, normalise: Normalise) -> FineTunedEncoder:
+        pool = partial(pooled, pooling=pooling)
+        if self.adapters:
+            return AdaptedEncoder(*add_adapters(model, self.adapters), pool, normalise)
+        copy = deepcopy(model)
+        trained = last_layers(copy, None if self.layers == "all" else self.layers)
+        return FineTunedEncoder(copy, trained, pool, normalise)
 
     def _folder(self) -> Path:
         folder = require_path(self.path, WHAT)
@@ -159,6 +167,8 @@ def _check_files(folder: Path) -> None:
                 f"{folder / name} asks for code of its own (auto_map), which is never run: "
                 "use a model of transformers."
             )
+    if (folder / ADAPTERS).exists():
+        raise InputError(f"{folder} has adapters ({ADAPTERS}), which are not read: use a model without them.")
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
         pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))

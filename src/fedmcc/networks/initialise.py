@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from fedmcc.networks.adapters import Adapter
 from fedmcc.networks.momentum import MomentumPair
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
@@ -20,6 +21,8 @@ def initialise(network: nn.Module, generator: torch.Generator) -> None:
             if name != "target":
                 initialise(child, generator)
         network.reset_target()
+    elif isinstance(network, Adapter):
+        _initialise_adapter(network, generator)
     elif not getattr(network, "pretrained", False):
         _initialise_module(network, generator)
         for child in network.children():
@@ -40,6 +43,14 @@ def _initialise_module(module: nn.Module, generator: torch.Generator) -> None:
         module.reset_parameters()  # deterministic: ones, zeros and initial statistics
     elif next(module.parameters(recurse=False), None) is not None:
         raise TypeError(f"initialise() has no rule for {type(module).__name__}: add one.")
+
+
+@torch.no_grad()
+def _initialise_adapter(adapter: Adapter, generator: torch.Generator) -> None:
+    """Draw the factor down and set the factor up to zero: an adapter changes nothing before its training."""
+    inputs = adapter.down.weight[0].numel()
+    _draw_uniform(adapter.down.weight, 1 / math.sqrt(inputs), generator)
+    adapter.up.weight.zero_()
 
 
 def _draw_normal(weight: Tensor, generator: torch.Generator) -> None:
