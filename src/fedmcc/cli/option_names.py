@@ -11,7 +11,7 @@ from typing import Any
 
 from fedmcc.errors import InputError, unknown
 
-PACKAGES = ("config.py", "data", "views", "networks", "methods", "training", "federation", "evaluation")
+PACKAGES = ("config", "data", "views", "networks", "methods", "training", "federation", "evaluation")
 
 
 def check_names(table: Mapping[str, Any], settings: Iterable[str]) -> None:

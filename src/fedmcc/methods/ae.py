@@ -6,7 +6,8 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor, nn
 
 from fedmcc.methods.about import About
-from fedmcc.methods.base import Parts, Stage, require_positive
+from fedmcc.methods.base import Parts, Stage
+from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.methods.inputs import PLAIN, VIEW
 from fedmcc.networks.autoencoder import Autoencoder, Coded, Decoder
 from fedmcc.networks.heads import Norm

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from fedmcc.losses import cluster_balance, nt_xent
-from fedmcc.methods.base import Parts, Stage, require_positive, require_view_pairs
+from fedmcc.methods.base import Parts, Stage
 from fedmcc.methods.centroids import HEAD
+from fedmcc.methods.hyperparameters import require_positive, require_view_pairs
 from fedmcc.networks.heads import cluster_projector
 from fedmcc.networks.momentum import set_cluster_projector
 from fedmcc.networks.replay import without_gradient

@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from fedmcc.errors import InputError
 from fedmcc.methods.about import About
-from fedmcc.methods.base import Parts, Stage, require_fraction, require_positive
+from fedmcc.methods.base import Parts, Stage
 from fedmcc.methods.dac import EPSILON, pair_loss
+from fedmcc.methods.hyperparameters import require_fraction, require_positive
 from fedmcc.methods.inputs import PARTNER, PARTNERS, PLAIN, VIEW, Overview, Sights
 from fedmcc.networks.critic import Critic, CriticNetwork, map_channels
 from fedmcc.networks.heads import Norm, normalised_head

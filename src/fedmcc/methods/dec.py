@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from fedmcc.errors import InputError
 from fedmcc.methods.about import About
 from fedmcc.methods.ae import AE, squared_errors
-from fedmcc.methods.base import Stage, require_positive
+from fedmcc.methods.base import Stage
+from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.methods.inputs import PLAIN, ROW, VIEW, Overview
 from fedmcc.methods.lloyd import Lloyd, Seeds
 from fedmcc.networks.autoencoder import Autoencoder

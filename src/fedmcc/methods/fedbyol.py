@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from fedmcc.losses import cosine_distance
 from fedmcc.messages import Task
 from fedmcc.methods.about import About
-from fedmcc.methods.base import STARTED, Memory, Parts, Stage, require_fraction, require_positive
+from fedmcc.methods.base import STARTED, Memory, Parts, Stage
+from fedmcc.methods.hyperparameters import require_fraction, require_positive
 from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, PredictorPair
 from fedmcc.networks.replay import without_gradient

@@ -18,8 +18,9 @@ from fedmcc.errors import InputError
 from fedmcc.losses import contrast
 from fedmcc.messages import Task, Update
 from fedmcc.methods.about import About
-from fedmcc.methods.base import Aggregate, Memory, Parts, Stage, require_positive
+from fedmcc.methods.base import Aggregate, Memory, Parts, Stage
 from fedmcc.methods.extras import extras_mismatch
+from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.networks.pretrained import load_encoder

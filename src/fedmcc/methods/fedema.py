@@ -7,8 +7,9 @@ import torch
 
 from fedmcc.messages import Task
 from fedmcc.methods.about import About
-from fedmcc.methods.base import Memory, require_positive
+from fedmcc.methods.base import Memory
 from fedmcc.methods.fedbyol import Divergence, FedBYOL, divergence, store_start
+from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.networks.momentum import PredictorPair
 from fedmcc.numerics.state_dicts import State, copy_into, detached, interpolate, select
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Parts, Stage, require_fraction, require_positive
+from fedmcc.methods.base import Aggregate, Parts, Stage
 from fedmcc.methods.centroids import (
     HEAD,
     LOCAL_RESTARTS,
@@ -28,6 +28,7 @@ from fedmcc.methods.centroids import (
     sent,
 )
 from fedmcc.methods.extras import Additive, TensorSpec, add_up, extras_mismatch
+from fedmcc.methods.hyperparameters import require_fraction, require_positive
 from fedmcc.networks.momentum import Network, set_cluster_projector
 from fedmcc.networks.prototypes import Member, Prototypes, rows_of
 from fedmcc.numerics import kmeans

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Stage, require_positive
+from fedmcc.methods.base import Aggregate, Stage
 from fedmcc.methods.centroids import HEAD, Statistics, encode
 from fedmcc.methods.extras import Additive, add_up, additive_mismatch
 from fedmcc.methods.federated_kmeans import FederatedKMeans
+from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.networks.prototypes import Member, Prototypes
 from fedmcc.numerics import cluster_number
 from fedmcc.numerics.matrices import from_upper_triangle, is_positive_semidefinite, upper_triangle

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from fedmcc.losses import Anchor, Quartet, momentum_contrast
 from fedmcc.messages import Task
 from fedmcc.methods.about import About
-from fedmcc.methods.base import Memory, Parts, Stage, require_view_pairs
+from fedmcc.methods.base import Memory, Parts, Stage
 from fedmcc.methods.cluster_contrast import ClusterContrast, Marginal
+from fedmcc.methods.hyperparameters import require_view_pairs
 from fedmcc.methods.mcc import MomentumContrast, receive_pair
 from fedmcc.networks.momentum import MomentumPair
 from fedmcc.networks.replay import without_gradient

@@ -15,12 +15,13 @@ from fedmcc.errors import InputError
 from fedmcc.losses import Anchor
 from fedmcc.messages import Task
 from fedmcc.methods.about import About
-from fedmcc.methods.base import Memory, Stage, require_fraction, require_positive
+from fedmcc.methods.base import Memory, Stage
 from fedmcc.methods.centroids import SMALLEST_CLUSTER
 from fedmcc.methods.cross_client_contrast import CrossClientContrast
 from fedmcc.methods.federated_kmeans import require_share
 from fedmcc.methods.federated_spectral import FederatedSpectral, require_balance
 from fedmcc.methods.fedmcc import Representation
+from fedmcc.methods.hyperparameters import require_fraction, require_positive
 from fedmcc.methods.mcc import MomentumContrast
 from fedmcc.methods.self_training import ModelSelection, SelfTraining, SelfTrainingPair
 from fedmcc.networks.heads import instance_projector

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from fedmcc.messages import Task
 from fedmcc.methods.about import About
-from fedmcc.methods.base import Memory, Parts, Stage, require_fraction, require_positive
+from fedmcc.methods.base import Memory, Parts, Stage
+from fedmcc.methods.hyperparameters import require_fraction, require_positive
 from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, MomentumPair
 from fedmcc.networks.replay import without_gradient

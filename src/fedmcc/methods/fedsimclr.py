@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from fedmcc.losses import nt_xent
 from fedmcc.methods.about import About
-from fedmcc.methods.base import Parts, Stage, require_positive
+from fedmcc.methods.base import Parts, Stage
+from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.networks.heads import Norm, normalised_mlp
 from fedmcc.networks.momentum import Branch, Network
 

@@ -5,8 +5,9 @@ from typing import ClassVar
 
 from fedmcc.messages import Task
 from fedmcc.methods.about import About
-from fedmcc.methods.base import STARTED, Memory, require_positive
+from fedmcc.methods.base import STARTED, Memory
 from fedmcc.methods.fedbyol import Divergence, FedBYOL, divergence, store_start
+from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.networks.momentum import PredictorPair
 from fedmcc.numerics.state_dicts import copy_into, detached, select
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmcc.methods.about import About
-from fedmcc.methods.base import Parts, Stage, require_positive
+from fedmcc.methods.base import Parts, Stage
 from fedmcc.methods.fedsimclr import FedSimCLR, Representation
+from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.methods.inputs import PARTNER, PARTNER_ROW, PARTNERS, ROW, VIEW, Overview, Sights
 from fedmcc.methods.pica import imbalance, partition_uncertainty
 from fedmcc.networks.momentum import Network, set_cluster_projector

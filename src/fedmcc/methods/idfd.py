@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmcc.methods.about import About
-from fedmcc.methods.base import Parts, Stage, require_fraction, require_positive
+from fedmcc.methods.base import Parts, Stage
+from fedmcc.methods.hyperparameters import require_fraction, require_positive
 from fedmcc.methods.inputs import ROW, VIEW, Sights
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.numerics.randomness import generator

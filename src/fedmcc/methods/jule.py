@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmcc.methods.about import About
-from fedmcc.methods.base import Parts, Stage, require_fraction, require_positive
+from fedmcc.methods.base import Parts, Stage
 from fedmcc.methods.centroids import SMALLEST_CLUSTER, Centroids
+from fedmcc.methods.hyperparameters import require_fraction, require_positive
 from fedmcc.methods.inputs import PLAIN, ROW, VIEW, Overview, Sights
 from fedmcc.methods.lloyd import Seeds
 from fedmcc.networks.centres import Centres

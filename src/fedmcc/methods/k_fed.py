@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Stage, require_positive
+from fedmcc.methods.base import Aggregate, Stage
 from fedmcc.methods.centroids import (
     HEAD,
     LOCAL_RESTARTS,
@@ -28,6 +28,7 @@ from fedmcc.methods.centroids import (
     repeated,
     sent,
 )
+from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.networks.centres import Centres
 from fedmcc.networks.momentum import Network, set_cluster_projector
 from fedmcc.numerics import kmeans

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Stage, require_positive
+from fedmcc.methods.base import Aggregate, Stage
 from fedmcc.methods.centroids import (
     HEAD,
     SMALLEST_CLUSTER,
@@ -25,6 +25,7 @@ from fedmcc.methods.centroids import (
     longest,
 )
 from fedmcc.methods.extras import Additive, add_up, additive_mismatch, affinity_error
+from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.methods.lloyd import Seeds
 from fedmcc.networks.landmarks import Landmarks
 from fedmcc.networks.momentum import Network, set_cluster_projector

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Parts, Stage, require_positive
+from fedmcc.methods.base import Aggregate, Parts, Stage
 from fedmcc.methods.centroids import (
     HEAD,
     LOCAL_RESTARTS,
@@ -30,6 +30,7 @@ from fedmcc.methods.centroids import (
     sent,
 )
 from fedmcc.methods.extras import add_up, extras_mismatch
+from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.networks.centres import Centres, squared_distances
 from fedmcc.networks.momentum import Network, set_cluster_projector
 from fedmcc.numerics import kmeans

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Parts, Stage, require_positive
+from fedmcc.methods.base import Aggregate, Parts, Stage
 from fedmcc.methods.centroids import HEAD, SMALLEST_CLUSTER, VECTORS, Statistics, encode, longest
 from fedmcc.methods.extras import Additive, add_up, additive_mismatch
+from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.methods.lloyd import Seeds
 from fedmcc.networks.factors import Factors
 from fedmcc.networks.momentum import Network, set_cluster_projector

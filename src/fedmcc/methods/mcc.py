@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from fedmcc.losses import Anchor, Quartet, cluster_balance, cosine_distance, momentum_contrast
 from fedmcc.messages import Task
 from fedmcc.methods.about import About
-from fedmcc.methods.base import STARTED, Memory, Parts, Stage, require_fraction, require_positive
+from fedmcc.methods.base import STARTED, Memory, Parts, Stage
 from fedmcc.methods.cc import branch
+from fedmcc.methods.hyperparameters import require_fraction, require_positive
 from fedmcc.networks.heads import normalised_mlp
 from fedmcc.networks.momentum import MomentumPair, PredictorPair
 from fedmcc.networks.replay import without_gradient

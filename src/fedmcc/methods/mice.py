@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from fedmcc.messages import Task
 from fedmcc.methods.about import About
-from fedmcc.methods.base import Memory, Parts, Stage, require_fraction, require_positive
+from fedmcc.methods.base import Memory, Parts, Stage
 from fedmcc.methods.fedmoco import MomentumQueue, adopt
+from fedmcc.methods.hyperparameters import require_fraction, require_positive
 from fedmcc.methods.inputs import VIEW, Overview, Sights
 from fedmcc.networks.heads import Gate
 from fedmcc.networks.momentum import Branch

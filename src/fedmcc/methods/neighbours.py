@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
-from fedmcc.methods.base import Aggregate, Parts, Stage, require_positive
+from fedmcc.methods.base import Aggregate, Parts, Stage
 from fedmcc.methods.centroids import (
     HEAD,
     SMALLEST_CLUSTER,
@@ -29,6 +29,7 @@ from fedmcc.methods.centroids import (
     sent,
 )
 from fedmcc.methods.federated_kmeans import Centroids, FederatedKMeans, Whitening
+from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.methods.inputs import PARTNERS
 from fedmcc.methods.lloyd import Lloyd
 from fedmcc.methods.neighbour_agreement import with_nearest

@@ -9,8 +9,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedmcc.methods.base import Parts, Stage, require_positive
+from fedmcc.methods.base import Parts, Stage
 from fedmcc.methods.best_head import BestHead
+from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.methods.inputs import PLAIN, VIEW
 from fedmcc.networks.heads import Heads
 from fedmcc.networks.momentum import Branch, Network

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from fedmcc.errors import InputError
 from fedmcc.methods import fedmoco
 from fedmcc.methods.about import About
-from fedmcc.methods.base import Stage, require_fraction
+from fedmcc.methods.base import Stage
+from fedmcc.methods.hyperparameters import require_fraction
 from fedmcc.methods.inputs import ROW, VIEW, Overview, Sights
 from fedmcc.numerics import kmeans
 from fedmcc.numerics.cluster_widths import cluster_widths

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from fedmcc.losses import cosine_distance
 from fedmcc.messages import Task
 from fedmcc.methods.about import About
-from fedmcc.methods.base import Memory, Parts, Stage, require_fraction, require_positive
+from fedmcc.methods.base import Memory, Parts, Stage
 from fedmcc.methods.fedbyol import FedBYOL
+from fedmcc.methods.hyperparameters import require_fraction, require_positive
 from fedmcc.methods.inputs import ROW, VIEW, Overview, Sights
 from fedmcc.networks.momentum import PredictorPair
 from fedmcc.networks.replay import without_gradient

@@ -7,10 +7,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmcc.methods.about import About
-from fedmcc.methods.base import Parts, Stage, require_fraction, require_positive
+from fedmcc.methods.base import Parts, Stage
 from fedmcc.methods.best_head import BestHead
 from fedmcc.methods.centroids import HEAD
 from fedmcc.methods.fedsimclr import FedSimCLR, Representation
+from fedmcc.methods.hyperparameters import require_fraction, require_positive
 from fedmcc.methods.inputs import PARTNER, VIEW, Overview, Sights
 from fedmcc.methods.neighbour_agreement import Assigned, NeighbourAgreement
 from fedmcc.methods.self_labelling import SelfLabelling

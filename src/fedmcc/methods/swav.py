@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmcc.methods.about import About
-from fedmcc.methods.base import Parts, Stage, require_positive
+from fedmcc.methods.base import Parts, Stage
 from fedmcc.methods.fedsimclr import FedSimCLR
+from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.networks.momentum import Branch, Network
 
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -38,6 +38,7 @@ from fedmcc.runs.resolve import (
     with_possible_clusters,
     without_first_weights,
 )
+from fedmcc.runs.scoring import make_scorer, scored_images, scorer_of
 from fedmcc.training.batches import BatchSource, LazyBatch
 from fedmcc.training.chunk_size import largest_chunk
 from fedmcc.training.chunked import CHUNKED_BATCHNORM, normalises_by_chunk
@@ -109,7 +110,7 @@ def reopen(run: Run, checkpoint: Path | None = None) -> Trained:
     load_network(net, path)
     if isinstance(head := net.online.cluster_projector, Prototypes):  # it may have chosen their number
         config = replace(config, general=replace(config.general, clusters=head.in_use))
-    return Trained(config, net, replace(_scorer(config, images), edit=load_edits(run).apply))
+    return Trained(config, net, replace(make_scorer(config, images), edit=load_edits(run).apply))
 
 
 def prepare(config: Config) -> Experiment:
@@ -283,27 +284,3 @@ def fingerprint(net: Network, config: Config) -> str:
     names = [stage.name for stage in stages(config)]
     files = [str(identity)] if (identity := getattr(net.online.encoder, "identity", None)) else []
     return sha256("\n".join([*tensors, *names, *files]).encode()).hexdigest()
-
-
-def scored_images(config: Config) -> ImageSet:
-    """The images of `evaluation.split`, or the training images if it is not set (D15)."""
-    split = config.evaluation.split
-    if split is None:
-        return config.data.load()
-    if "split" not in {field.name for field in fields(config.data)}:
-        raise InputError(f"evaluation.split is '{split}', but this data set has no splits: leave it out.")
-    return replace(config.data, split=split).load()  # type: ignore[call-arg]
-
-
-def scorer_of(config: Config, images: ImageSet) -> "Scorer":
-    """A scorer on these images, or on `evaluation.split` if the configuration sets it."""
-    return _scorer(config, images if config.evaluation.split is None else scored_images(config))
-
-
-def _scorer(config: Config, scored: ImageSet) -> "Scorer":
-    from fedmcc.evaluation.scorer import Scorer  # sites score nothing: they do not load its libraries
-
-    general = config.general
-    if (general.clusters or 0) > len(scored):
-        raise InputError(f"{general.clusters} clusters, but only {len(scored)} images to score: give more.")
-    return Scorer(scored, config.views, general.clusters or 0, general.seed, config.evaluation)

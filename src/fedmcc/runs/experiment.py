@@ -2,7 +2,6 @@
 
 import os
 import platform
-from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,12 +14,10 @@ import numpy as np
 
 from fedmcc.config import Config, dump, name_of
 from fedmcc.data.partition import encode_partition
-from fedmcc.errors import InputError
 from fedmcc.evaluation.assignments import assignments_csv
 from fedmcc.evaluation.geometry import fit_geometry
 from fedmcc.evaluation.options import empty_scores
 from fedmcc.federation.policy import Policy
-from fedmcc.federation.privacy import epsilon, epsilon_secret_draw
 from fedmcc.federation.rounds import Progress, Round, RoundFailedError, rounds
 from fedmcc.messages import StageRound
 from fedmcc.methods.base import Stage
@@ -31,6 +28,7 @@ from fedmcc.runs.checkpoints import Saved, check_architecture, load_progress, sa
 from fedmcc.runs.cluster_choice import record_choice
 from fedmcc.runs.clusters import save_geometry
 from fedmcc.runs.directory import Row, Run, create_run, next_free
+from fedmcc.runs.privacy import noise_secret, privacy_loss
 from fedmcc.storage.atomic_files import write_atomically
 from fedmcc.training.loop import Step
 from fedmcc.training.timing import AFTER_STAGES, start_phase, timed
@@ -123,7 +121,7 @@ def steps(experiment: Experiment, run: Run) -> Iterator[Step | Scored | Finished
 def _train(experiment: Experiment, run: Run) -> Generator[Step | Scored, None, Progress]:
     with experiment.engine:
         progress, rows = _restore(experiment, run)
-        policy = experiment.policy(_secret(experiment, run, rows))
+        policy = experiment.policy(noise_secret(experiment, run, rows))
         for stage in _remaining(experiment.stages, progress):
             start_phase(stage.name)
             for event in _rounds(experiment, run, stage, progress, policy):
@@ -132,7 +130,7 @@ def _train(experiment: Experiment, run: Run) -> Generator[Step | Scored, None, P
                     continue
                 progress, rows = event.progress, rows + 1
                 row = _row(experiment, stage, event)
-                row |= _privacy_loss(experiment, run, row)
+                row |= privacy_loss(experiment, run, row)
                 with timed("checkpoint"):
                     _commit(experiment, run, event, row, rows)
                 yield Scored(row, stage.rounds)
@@ -179,43 +177,6 @@ def _last_rounds(run: Run) -> dict[int, StageRound]:
     return {
         client: StageRound(row["stage"], row["round"]) for row in run.rows() for client in row["participants"]
     }
-
-
-def _secret(experiment: Experiment, run: Run, rows: int) -> bytes:
-    """The secret for noise and participants, the same after a resume; only the server may read it."""
-    privacy, seed = experiment.config.privacy, experiment.config.general.seed
-    if not privacy.noise or privacy.reproducible:
-        return privacy.new_secret(seed)
-    if run.secret_file.exists():
-        return run.secret_file.read_bytes()
-    if rows:
-        raise InputError(
-            f"{run.secret_file} is missing: restore it from a copy, the noise is derived from it."
-        )
-    write_atomically(run.secret_file, privacy.new_secret(seed), mode=0o600)
-    return run.secret_file.read_bytes()
-
-
-def _privacy_loss(experiment: Experiment, run: Run, row: Row) -> Row:
-    """The privacy loss of all rounds so far, `row` included; empty without noise.
-
-    Where clients drop out or are refused, taking part depends on who is drawn: there is no bound then for
-    observers who do not know the participants.
-    """
-    config, clients = experiment.config, len(experiment.clients)
-    if not config.privacy.noise:
-        return {}
-    rows, drawn = [*run.rows(), row], config.federation.size(clients)
-    most = max(Counter(client for row in rows for client in row["participants"]).values())
-    loss: Row = {"epsilon": epsilon(config.privacy, most), "delta": config.privacy.delta}
-    if (
-        drawn == clients
-        or experiment.engine.newcomers()
-        or not config.privacy.draws_secretly
-        or any(r["dropped"] or r["refused"] for r in rows)
-    ):
-        return loss
-    return loss | {"epsilon_secret_draw": epsilon_secret_draw(config.privacy, len(rows), drawn, clients)}
 
 
 def _write_partition(experiment: Experiment, run: Run) -> None:

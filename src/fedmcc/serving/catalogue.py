@@ -15,9 +15,9 @@ from fedmcc.report.map_compute import check_same_images
 from fedmcc.report.palette import palette
 from fedmcc.report.run_facts import Assignments, read_run
 from fedmcc.report.thumbnails import thumbnail
-from fedmcc.runs.build import scored_images
 from fedmcc.runs.clusters import Edits, load_edits
 from fedmcc.runs.directory import Run
+from fedmcc.runs.scoring import scored_images
 from fedmcc.serving.schemas import ClusterSummary, MemberImage
 
 Order = Literal["typical", "doubtful", "outliers"]

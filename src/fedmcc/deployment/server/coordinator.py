@@ -26,10 +26,11 @@ from fedmcc.deployment.server.site_engine import SiteEngine, TaskHeader
 from fedmcc.deployment.setup.layout import OperatorFolder
 from fedmcc.errors import InputError
 from fedmcc.networks import in_files, native_size, resolve_encoder
-from fedmcc.runs.build import Experiment, build_network, fingerprint, scorer_of
+from fedmcc.runs.build import Experiment, build_network, fingerprint
 from fedmcc.runs.directory import Run, load_run
 from fedmcc.runs.experiment import Finished, Scored, start_run, steps
 from fedmcc.runs.resolve import check, count_classes, resolve, stages
+from fedmcc.runs.scoring import scorer_of
 from fedmcc.training.torch_setup import set_up_torch
 
 

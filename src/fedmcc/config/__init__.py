@@ -1,16 +1,18 @@
-"""The configuration: the options of all packages, read from and written to TOML, changed by `--set a.b=c`."""
+"""The configuration: the options of all packages, read from and written to TOML."""
 
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import date, time
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
+from fedmcc.config.settings import Table as Table
+from fedmcc.config.settings import apply_settings as apply_settings
+from fedmcc.config.settings import set_key as set_key
 from fedmcc.data import DATASETS
 from fedmcc.data.base import Source
 from fedmcc.data.image_files import ImageFiles
@@ -26,7 +28,6 @@ from fedmcc.networks import ENCODERS, EncoderOptions, in_files, is_frozen, nativ
 from fedmcc.training.loop import Training
 from fedmcc.views import PRESETS, Views
 
-Table = dict[str, Any]
 Options = TypeVar("Options")
 
 COMPLETE = "# The complete configuration: `fedmcc run` on this file repeats the run.\n"
@@ -176,27 +177,6 @@ def parse_text(text: str, source: str = "The recipe", settings: Iterable[str] = 
     return parse(apply_settings(table, settings))
 
 
-def apply_settings(table: Table, settings: Iterable[str]) -> Table:
-    """Return a copy of the table with every setting `a.b=c`; c is read as TOML, or else as plain text."""
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or not key.strip():
-            raise InputError(f"'{setting}' is not a setting: write it as section.key=value.")
-        table = set_key(table, key, _value(text.strip()))
-    return table
-
-
-def set_key(table: Table, key: str, value: object) -> Table:
-    """Return a copy of the table in which the dotted key has this value."""
-    first, dot, rest = (part.strip() for part in key.partition("."))
-    if not dot:
-        return {**table, first: value}
-    inner = table.get(first, {})
-    if not isinstance(inner, dict):
-        raise InputError(f"{first} is {inner!r}: it has no key {rest}.")
-    return {**table, first: set_key(inner, rest, value)}
-
-
 def parse(table: Mapping[str, Any]) -> Config:
     """Check a table and fill in all defaults."""
     general = {field.name for field in fields(General)}
@@ -302,12 +282,3 @@ def _build(section: str, kind: type[Options], table: Mapping[str, Any]) -> Optio
     paths = {key: value for key, value in vars(built).items() if isinstance(value, Path)}
     resolved = {key: path.expanduser().resolve() for key, path in paths.items()}
     return cast(Options, replace(cast(Any, built), **resolved))
-
-
-def _value(text: str) -> object:
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-    # No option is a date, but a folder may be named like one.
-    return text if isinstance(value, date | time) else value

@@ -1,0 +1,46 @@
+"""The secret of a run, from which its noise is drawn, and the privacy loss of its rounds."""
+
+from collections import Counter
+
+from fedmcc.errors import InputError
+from fedmcc.federation.privacy import epsilon, epsilon_secret_draw
+from fedmcc.runs.build import Experiment
+from fedmcc.runs.directory import Row, Run
+from fedmcc.storage.atomic_files import write_atomically
+
+
+def noise_secret(experiment: Experiment, run: Run, rows: int) -> bytes:
+    """The secret for noise and participants, the same after a resume; only the server may read it."""
+    privacy, seed = experiment.config.privacy, experiment.config.general.seed
+    if not privacy.noise or privacy.reproducible:
+        return privacy.new_secret(seed)
+    if run.secret_file.exists():
+        return run.secret_file.read_bytes()
+    if rows:
+        raise InputError(
+            f"{run.secret_file} is missing: restore it from a copy, the noise is derived from it."
+        )
+    write_atomically(run.secret_file, privacy.new_secret(seed), mode=0o600)
+    return run.secret_file.read_bytes()
+
+
+def privacy_loss(experiment: Experiment, run: Run, row: Row) -> Row:
+    """The privacy loss of all rounds so far, `row` included; empty without noise.
+
+    Where clients drop out or are refused, taking part depends on who is drawn: there is no bound then for
+    observers who do not know the participants.
+    """
+    config, clients = experiment.config, len(experiment.clients)
+    if not config.privacy.noise:
+        return {}
+    rows, drawn = [*run.rows(), row], config.federation.size(clients)
+    most = max(Counter(client for row in rows for client in row["participants"]).values())
+    loss: Row = {"epsilon": epsilon(config.privacy, most), "delta": config.privacy.delta}
+    if (
+        drawn == clients
+        or experiment.engine.newcomers()
+        or not config.privacy.draws_secretly
+        or any(r["dropped"] or r["refused"] for r in rows)
+    ):
+        return loss
+    return loss | {"epsilon_secret_draw": epsilon_secret_draw(config.privacy, len(rows), drawn, clients)}

@@ -1,0 +1,36 @@
+"""The images that a run is scored on, and its scorer."""
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
+
+from fedmcc.config import Config
+from fedmcc.data.base import ImageSet
+from fedmcc.errors import InputError
+
+if TYPE_CHECKING:
+    from fedmcc.evaluation.scorer import Scorer
+
+
+def scored_images(config: Config) -> ImageSet:
+    """The images of `evaluation.split`, or the training images if it is not set (D15)."""
+    split = config.evaluation.split
+    if split is None:
+        return config.data.load()
+    if "split" not in {field.name for field in fields(config.data)}:
+        raise InputError(f"evaluation.split is '{split}', but this data set has no splits: leave it out.")
+    return replace(config.data, split=split).load()  # type: ignore[call-arg]
+
+
+def scorer_of(config: Config, images: ImageSet) -> "Scorer":
+    """A scorer on these images, or on `evaluation.split` if the configuration sets it."""
+    return make_scorer(config, images if config.evaluation.split is None else scored_images(config))
+
+
+def make_scorer(config: Config, scored: ImageSet) -> "Scorer":
+    """A scorer on exactly these images."""
+    from fedmcc.evaluation.scorer import Scorer  # sites score nothing: they do not load its libraries
+
+    general = config.general
+    if (general.clusters or 0) > len(scored):
+        raise InputError(f"{general.clusters} clusters, but only {len(scored)} images to score: give more.")
+    return Scorer(scored, config.views, general.clusters or 0, general.seed, config.evaluation)
