@@ -22,10 +22,27 @@ def nearest(
         squared = (lengths[start : start + step, None] + lengths - 2 * block @ rows.T).clamp_min(0)
         own = torch.arange(len(block), device=rows.device)
         squared[own, start + own] = torch.inf
-        ordered = squared.sort(dim=1, stable=True)
-        indices.append(ordered.indices[:, :count])
-        distances.append(ordered.values[:, :count])
+        found, values = _smallest(squared, count)
+        indices.append(found)
+        distances.append(values)
     return torch.cat(indices), torch.cat(distances)
+
+
+def _smallest(
+    values: Float[Tensor, "n m"], count: int
+) -> tuple[Int64[Tensor, "n smallest"], Float[Tensor, "n smallest"]]:
+    """The first columns of a stable sort of each row: indices and values.
+
+    `topk` chooses any of equal values: rows with more values up to the largest chosen one are sorted.
+    """
+    chosen = values.topk(count, dim=1, largest=False, sorted=False).indices.sort(dim=1).values
+    smallest, order = values.gather(1, chosen).sort(dim=1, stable=True)
+    indices = chosen.gather(1, order)
+    ambiguous = (values <= smallest[:, -1:]).sum(dim=1) != count
+    if ambiguous.any():
+        ordered = values[ambiguous].sort(dim=1, stable=True)
+        smallest[ambiguous], indices[ambiguous] = ordered.values[:, :count], ordered.indices[:, :count]
+    return indices, smallest
 
 
 def degrees(neighbours: Int64[Tensor, "n k"]) -> Int64[Tensor, " n"]:
