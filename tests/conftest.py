@@ -4,11 +4,15 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 import torch
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from fedmcc.runs.directory import Run
 
 torch.set_num_threads(1)
 # Examples are the same in every run, and a busy machine may take its time over them.
@@ -52,6 +56,40 @@ def fleet() -> ModuleType:
 def encoder_files() -> ModuleType:
     """The module that writes tiny pretrained encoders."""
     return _load("encoder_files", Path(__file__).parent / "encoder_files.py")
+
+
+@pytest.fixture(scope="session")
+def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 image files."""
+    from PIL import Image
+
+    from fedmcc.data.synthetic import Synthetic
+
+    root = tmp_path_factory.mktemp("images")
+    for number, image in enumerate(Synthetic(samples=24, size=16).load().images):
+        Image.fromarray(image.transpose(1, 2, 0)).save(root / f"{number:02}.png")
+    return root
+
+
+@pytest.fixture(scope="session")
+def folder_run(tmp_path_factory: pytest.TempPathFactory, image_folder: Path) -> "Run":
+    """A finished run of the image files; a test that changes it takes a copy."""
+    from fedmcc.config import parse
+    from fedmcc.runs.experiment import run
+
+    table = {
+        "clusters": 4,
+        "device": "cpu",
+        "threads": 1,
+        "data": {"name": "folder", "root": str(image_folder), "size": 16},
+        "encoder": {"width": 4},
+        "training": {"batch_size": 8},
+        "method": {"rounds": 1},
+    }
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDMCC_DATA", str(folder / "cache"))
+        return run(parse(table), folder / "run")
 
 
 def _load(name: str, path: Path) -> ModuleType:

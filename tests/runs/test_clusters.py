@@ -1,14 +1,14 @@
 import csv
 import io
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from fedmcc.config import parse
-from fedmcc.data.synthetic import Synthetic
 from fedmcc.errors import InputError
-from fedmcc.runs import clusters, experiment
+from fedmcc.runs import clusters
 from fedmcc.runs import predict as predict_module
 from fedmcc.runs.clusters import Edits, load_edits, load_geometry, require_cluster, save_edits
 from fedmcc.runs.directory import Run
@@ -18,26 +18,10 @@ from fedmcc.runs.sorted_folders import sort_images
 pytestmark = pytest.mark.slow  # takes seconds
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    root = tmp_path_factory.mktemp("images")
-    for number, image in enumerate(Synthetic(samples=24, size=16).load().images):
-        Image.fromarray(image.transpose(1, 2, 0)).save(root / f"{number:02}.png")
-    return root
-
-
 @pytest.fixture
-def run(tmp_path, folder):
-    table = {
-        "clusters": 4,
-        "device": "cpu",
-        "threads": 1,
-        "data": {"name": "folder", "root": str(folder), "size": 16},
-        "encoder": {"width": 4},
-        "training": {"batch_size": 8},
-        "method": {"rounds": 1},
-    }
-    return experiment.run(parse(table), tmp_path / "run")
+def run(folder_run, tmp_path):
+    """A copy of a finished run, which a test may change."""
+    return Run(Path(shutil.copytree(folder_run.path, tmp_path / "run")))
 
 
 def _rows(text):
@@ -70,13 +54,13 @@ def test_a_cluster_that_is_not_there_is_refused(tmp_path):
         require_cluster(Run(tmp_path), 2, edits, 4)
 
 
-def test_predictions_tables_and_scores_use_names_and_merges(run, folder):
-    before = _rows(predict(run, folder).csv)
+def test_predictions_tables_and_scores_use_names_and_merges(run, image_folder):
+    before = _rows(predict(run, image_folder).csv)
     used = sorted({int(row["cluster"]) for row in before})
     target, source = used[0], used[-1]
     save_edits(run, Edits().with_merged(target, [source]).with_name(target, "both"))
     clusters.rewrite(run)
-    after = _rows(predict(run, folder).csv)
+    after = _rows(predict(run, image_folder).csv)
     assert after == _rows(run.assignments_file.read_text())
     for old, new in zip(before, after, strict=True):
         if int(old["cluster"]) in (target, source):
@@ -85,23 +69,23 @@ def test_predictions_tables_and_scores_use_names_and_merges(run, folder):
     assert run.read_json("scores.json")["sizes"][source] == 0
 
 
-def test_the_geometry_of_a_run_is_that_of_its_features(run, folder):
+def test_the_geometry_of_a_run_is_that_of_its_features(run, image_folder):
     geometry = load_geometry(run)
-    rows = _rows(predict(run, folder).csv)
+    rows = _rows(predict(run, image_folder).csv)
     assert geometry.centres.shape[0] == 4
     assert {row["kind"] for row in rows} == {"typical"}  # 24 images are too few for an alarm
     assert all(0 <= float(row["distance"]) <= 2 for row in rows)
     assert all(row["second"] != row["cluster"] for row in rows)
 
 
-def test_blocks_do_not_change_predictions_and_a_run_without_geometry_predicts(run, folder, monkeypatch):
+def test_blocks_do_not_change_predictions_and_a_run_without_geometry_predicts(run, image_folder, monkeypatch):
     predictor = Predictor.load(run)
-    whole = "".join(predictor.lines(folder, "csv", {}))
-    blocks = [*_with_blocks(predictor, 10).lines(folder, "csv", {})]
+    whole = "".join(predictor.lines(image_folder, "csv", {}))
+    blocks = [*_with_blocks(predictor, 10).lines(image_folder, "csv", {})]
     assert len(blocks) == 3
     assert [row["cluster"] for row in _rows("".join(blocks))] == [row["cluster"] for row in _rows(whole)]
     run.geometry_file.unlink()
-    assert list(_rows(predict(run, folder).csv)[0]) == ["image", "cluster", "confidence", "label"]
+    assert list(_rows(predict(run, image_folder).csv)[0]) == ["image", "cluster", "confidence", "label"]
 
 
 def _with_blocks(predictor, size):
@@ -111,12 +95,12 @@ def _with_blocks(predictor, size):
     return replace(predictor, settings=replace(predictor.settings, evaluation=evaluation))
 
 
-def test_json_lines_have_the_values_of_the_table(run, folder):
+def test_json_lines_have_the_values_of_the_table(run, image_folder):
     import json
 
     predictor = Predictor.load(run)
-    table = _rows("".join(predictor.lines(folder, "csv", {})))
-    lines = "".join(predictor.lines(folder, "jsonl", {})).splitlines()
+    table = _rows("".join(predictor.lines(image_folder, "csv", {})))
+    lines = "".join(predictor.lines(image_folder, "jsonl", {})).splitlines()
     for row, line in zip(table, lines, strict=True):
         values = json.loads(line)
         assert values["image"] == row["image"]
@@ -125,7 +109,7 @@ def test_json_lines_have_the_values_of_the_table(run, folder):
         assert values["label"] is None
 
 
-def test_images_are_read_one_block_at_a_time(run, folder, monkeypatch):
+def test_images_are_read_one_block_at_a_time(run, image_folder, monkeypatch):
     """Memory does not grow with the number of images: nothing is decoded before it is needed."""
     decoded = []
     decode_block = predict_module.decode_block
@@ -134,7 +118,7 @@ def test_images_are_read_one_block_at_a_time(run, folder, monkeypatch):
         "decode_block",
         lambda root, names, *given: decoded.append(names) or decode_block(root, names, *given),
     )
-    lines = _with_blocks(Predictor.load(run), 10).lines(folder, "csv", {})
+    lines = _with_blocks(Predictor.load(run), 10).lines(image_folder, "csv", {})
     assert decoded == []
     for count in (1, 2, 3):
         next(lines)
@@ -157,18 +141,18 @@ def test_images_whose_names_are_not_text_are_named_and_a_full_disk_too(run, tmp_
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_images_are_sorted_into_a_folder_per_cluster(run, folder, link):
-    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    target, missing = sort_images(run, folder, link)
+def test_images_are_sorted_into_a_folder_per_cluster(run, image_folder, link):
+    before = {path.name: path.stat().st_mtime_ns for path in image_folder.iterdir()}
+    target, missing = sort_images(run, image_folder, link)
     assert missing == []
     for row in _rows(run.assignments_file.read_text()):
         path = target / row["cluster"] / row["image"]
         assert path.is_symlink() == link
-        assert path.read_bytes() == (folder / row["image"]).read_bytes()
-    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+        assert path.read_bytes() == (image_folder / row["image"]).read_bytes()
+    assert {path.name: path.stat().st_mtime_ns for path in image_folder.iterdir()} == before
 
 
-def test_a_new_kind_of_image_gets_larger_distances(run, folder, tmp_path):
+def test_a_new_kind_of_image_gets_larger_distances(run, image_folder, tmp_path):
     draw = np.random.default_rng(0)
     (tmp_path / "noise").mkdir()
     for number in range(8):
@@ -176,6 +160,6 @@ def test_a_new_kind_of_image_gets_larger_distances(run, folder, tmp_path):
         Image.fromarray(noise).save(tmp_path / "noise" / f"{number}.png")
     own, noise = (
         np.mean([float(row["distance"]) for row in _rows(predict(run, path).csv)])
-        for path in (folder, tmp_path / "noise")
+        for path in (image_folder, tmp_path / "noise")
     )
     assert noise > own

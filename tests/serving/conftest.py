@@ -11,11 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-from PIL import Image
 
-from fedmcc.config import parse
-from fedmcc.data.synthetic import Synthetic
-from fedmcc.runs import clusters, experiment
+from fedmcc.runs import clusters
 from fedmcc.runs.directory import Run
 from fedmcc.runs.predict import predict
 from fedmcc.serving.app import create_app
@@ -29,26 +26,9 @@ Clients = Callable[..., httpx.AsyncClient]
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """24 image files."""
-    root = tmp_path_factory.mktemp("images")
-    for number, image in enumerate(Synthetic(samples=24, size=16).load().images):
-        Image.fromarray(image.transpose(1, 2, 0)).save(root / f"{number:02}.png")
-    return root
-
-
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Run:
-    table = {
-        "clusters": 4,
-        "device": "cpu",
-        "threads": 1,
-        "data": {"name": "folder", "root": str(folder), "size": 16},
-        "encoder": {"width": 4},
-        "training": {"batch_size": 8},
-        "method": {"rounds": 1},
-    }
-    run = experiment.run(parse(table), tmp_path_factory.mktemp("runs") / "run")
+def finished(tmp_path_factory: pytest.TempPathFactory, folder_run: Run) -> Run:
+    """The run with a complete table of its images."""
+    run = Run(Path(shutil.copytree(folder_run.path, tmp_path_factory.mktemp("served") / "run")))
     clusters.rewrite_table(run)
     return run
 
@@ -109,12 +89,12 @@ def token() -> dict[str, str]:
 
 
 @pytest.fixture
-def predicted(run: Run, folder: Path) -> dict[str, dict[str, str]]:
+def predicted(run: Run, image_folder: Path) -> dict[str, dict[str, str]]:
     """What `fedmcc predict` gives for the files of the folder, by name."""
-    return {row["image"]: row for row in csv.DictReader(io.StringIO(predict(run, folder).csv))}
+    return {row["image"]: row for row in csv.DictReader(io.StringIO(predict(run, image_folder).csv))}
 
 
 @pytest.fixture
-def good(folder: Path) -> bytes:
+def good(image_folder: Path) -> bytes:
     """An image file."""
-    return (folder / "00.png").read_bytes()
+    return (image_folder / "00.png").read_bytes()

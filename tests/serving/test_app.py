@@ -22,9 +22,11 @@ Asked = Callable[..., httpx.Response]
 Table = dict[str, dict[str, str]]
 
 
-def test_an_image_gets_the_cluster_that_predict_gives(ask: Asked, predicted: Table, folder: Path) -> None:
+def test_an_image_gets_the_cluster_that_predict_gives(
+    ask: Asked, predicted: Table, image_folder: Path
+) -> None:
     for name, row in list(predicted.items())[:6]:
-        answer = ask("POST", "/api/predict", content=(folder / name).read_bytes()).json()
+        answer = ask("POST", "/api/predict", content=(image_folder / name).read_bytes()).json()
         assert (answer["cluster"], answer["second"]) == (int(row["cluster"]), int(row["second"]))
         assert answer["confidence"] == pytest.approx(float(row["confidence"]), abs=1e-3)
         assert answer["outlier"] == (row["kind"] == "outlier")
@@ -52,7 +54,7 @@ def test_members_of_unknown_clusters_and_senseless_questions_are_refused(ask: As
 
 
 def test_names_and_merges_are_stored_used_and_written_to_the_table(
-    ask: Asked, token: dict[str, str], predicted: Table, service: Service, folder: Path
+    ask: Asked, token: dict[str, str], predicted: Table, service: Service, image_folder: Path
 ) -> None:
     before, run = predicted, service.run
     target, source = sorted({int(row["cluster"]) for row in before.values()})[:2]
@@ -60,7 +62,7 @@ def test_names_and_merges_are_stored_used_and_written_to_the_table(
     ask("POST", f"/api/clusters/{target}/merge", json={"others": [source]}, headers=token)
     named = ask("PUT", f"/api/clusters/{target}/name", json={"name": "both <b>"}, headers=token)
     assert source not in [entry["cluster"] for entry in named.json()]
-    answer = ask("POST", "/api/predict", content=(folder / name).read_bytes()).json()
+    answer = ask("POST", "/api/predict", content=(image_folder / name).read_bytes()).json()
     assert (answer["cluster"], answer["title"]) == (target, f"{target}: both <b>")
     service.close()
     assert json.loads((run.path / "clusters.json").read_text())["merged"] == {str(source): target}
@@ -141,12 +143,12 @@ def test_openapi_describes_every_route_and_nothing_comes_from_other_servers(ask:
         assert "http" not in ask("GET", path).text.replace("http-equiv", "")
 
 
-def test_without_its_images_a_run_still_classifies(run: Run, folder: Path, tmp_path: Path) -> None:
-    text = run.config_file.read_text().replace(str(folder), str(tmp_path / "gone"))
+def test_without_its_images_a_run_still_classifies(run: Run, image_folder: Path, tmp_path: Path) -> None:
+    text = run.config_file.read_text().replace(str(image_folder), str(tmp_path / "gone"))
     run.config_file.write_text(text)
     service = Service(run, Limits())
     assert service.summary().notice.startswith("The images of the run cannot be shown.")
-    assert service.classify((folder / "00.png").read_bytes()).cluster in range(4)
+    assert service.classify((image_folder / "00.png").read_bytes()).cluster in range(4)
     assert [entry.typical for entry in service.clusters()] == [[]] * 4
     service.close()
 

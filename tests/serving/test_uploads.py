@@ -86,10 +86,10 @@ def test_200_concurrent_uploads_of_good_and_hostile_files(
     client: Clients,
     complete: Callable[..., Any],
     predicted: dict[str, dict[str, str]],
-    folder: Path,
+    image_folder: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    sent = mixture(folder, list(predicted)[:20])
+    sent = mixture(image_folder, list(predicted)[:20])
 
     async def send(files: list[tuple[str, bytes]]) -> list[httpx.Response]:
         async with client() as connected:
