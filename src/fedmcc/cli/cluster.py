@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedmcc.data.base import ImageSet
     from fedmcc.data.survey import Survey
     from fedmcc.runs.directory import Run
+    from fedmcc.runs.pacing import Budget
 
 DUPLICATES = "duplicates.csv"
 
@@ -91,13 +92,13 @@ def _cluster(folder: Path, choices: Choices, path: Path, deadline: float) -> "Ru
     _tell(found, images)
     labelled = images.labels is not None
     clusters = choices.clusters or (resolve.count_classes(images) if labelled else AUTO)
-    loaded = _configure(folder, choices, found, images, clusters)
+    loaded, budget = _configure(folder, choices, found, images, clusters), None
     if not is_frozen(loaded.encoder):
-        loaded = _scheduled(loaded, images, deadline - time.monotonic(), choices.time)
+        loaded, budget = _scheduled(loaded, images, deadline, choices.time)
     prepared = build.assemble(loaded, images)
     run = experiment.start_run(prepared, path)
     _write_duplicates(run, found, images)
-    _train(prepared, run, Outputs(report=True))
+    _train(prepared, run, Outputs(report=True), budget)
     return run
 
 
@@ -169,11 +170,15 @@ def _native_size(choices: Choices) -> int | None:
     return native_size(encoder) if in_files(encoder) else None
 
 
-def _scheduled(loaded: "Config", images: "ImageSet", seconds: float, limit: str) -> "Config":
-    from fedmcc.runs.schedule import plan_schedule, with_schedule
+def _scheduled(
+    loaded: "Config", images: "ImageSet", deadline: float, limit: str
+) -> tuple["Config", "Budget"]:
+    from fedmcc.runs.pacing import Budget
+    from fedmcc.runs.schedule import parse_time, plan_schedule, with_schedule
     from fedmcc.terminal import output
     from fedmcc.terminal.progress import format_duration
 
+    seconds = deadline - time.monotonic()
     planned = plan_schedule(loaded, images, seconds)
     output.say(
         f"Views of {planned.size} pixels; an epoch takes {planned.epoch_seconds:.1f} s on this machine, so "
@@ -183,7 +188,7 @@ def _scheduled(loaded: "Config", images: "ImageSet", seconds: float, limit: str)
         output.warn(
             f"This is longer than {limit}: images are many and the time is short. Use a longer --time."
         )
-    return with_schedule(loaded, planned)
+    return with_schedule(loaded, planned), Budget(planned, parse_time(limit), deadline)
 
 
 def _write_duplicates(run: "Run", found: "Survey", images: "ImageSet") -> None:

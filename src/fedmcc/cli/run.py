@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedmcc.config import Config
     from fedmcc.runs.build import Experiment
     from fedmcc.runs.directory import Run
+    from fedmcc.runs.pacing import Budget
 
 Report = Annotated[bool, typer.Option("--report/--no-report", help="Write RUN/report.html at the end.")]
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Record the rounds in RUN/tensorboard.")]
@@ -212,16 +213,16 @@ def _check(outputs: Outputs) -> None:
         require_tensorboard()
 
 
-def _train(prepared: "Experiment", run: "Run", outputs: Outputs) -> None:
+def _train(prepared: "Experiment", run: "Run", outputs: Outputs, budget: "Budget | None" = None) -> None:
     from shlex import quote
 
-    from fedmcc.runs import cluster_choice, experiment
+    from fedmcc.runs import cluster_choice, experiment, pacing
     from fedmcc.runs.tensorboard import record_rounds
     from fedmcc.terminal import output, progress
 
     _check(outputs)
     _announce(prepared, run)
-    plan, events = experiment.plan(prepared, run), experiment.steps(prepared, run)
+    plan, events = experiment.plan(prepared, run), pacing.steps_within(prepared, run, budget)
     if outputs.tensorboard:
         events = record_rounds(events, run.path / "tensorboard", len(run.committed_rows()))
     try:
