@@ -64,7 +64,8 @@ def cluster(
         raise InputError(f"{path} is inside {folder}: choose another folder with --out.")
     choices = Choices(_number(clusters), encoder, owners_from_folders, labels_from_folders, limit)
     run = _cluster(folder, choices, path, started + seconds)
-    _finish(run, folder, copy, link)
+    if copy or link:
+        _sort(run, folder, link)
 
 
 def _number(clusters: str | None) -> int | str | None:
@@ -78,7 +79,7 @@ def _number(clusters: str | None) -> int | str | None:
 
 
 def _cluster(folder: Path, choices: Choices, path: Path, deadline: float) -> "Run":
-    from fedmcc.cli.run import Outputs, _train
+    from fedmcc.cli.run import Outputs, train, write_report
     from fedmcc.data import survey
     from fedmcc.methods.choosing import AUTO
     from fedmcc.networks import is_frozen
@@ -98,7 +99,9 @@ def _cluster(folder: Path, choices: Choices, path: Path, deadline: float) -> "Ru
     prepared = build.assemble(loaded, images)
     run = experiment.start_run(prepared, path)
     _write_duplicates(run, found, images)
-    _train(prepared, run, Outputs(report=True), budget)
+    train(prepared, run, Outputs(), budget)
+    _judge(run)
+    write_report(prepared, run)  # with the outliers of the table
     return run
 
 
@@ -202,10 +205,10 @@ def _write_duplicates(run: "Run", found: "Survey", images: "ImageSet") -> None:
     write_atomically(run.path / DUPLICATES, csv_lines([("image", "duplicate_of"), *rows]))
 
 
-def _finish(run: "Run", folder: Path, copy: bool, link: bool) -> None:
-    """Add distances and outliers to the table, and sort the images into folders if asked to."""
+def _judge(run: "Run") -> None:
+    """Add distances and outliers to the table."""
     from fedmcc.evaluation.geometry import FALSE_ALARMS
-    from fedmcc.runs import clusters, sorted_folders
+    from fedmcc.runs import clusters
     from fedmcc.terminal import output
 
     table = clusters.rewrite_table(run)
@@ -214,8 +217,14 @@ def _finish(run: "Run", folder: Path, copy: bool, link: bool) -> None:
         f"{run.assignments_file} has the cluster of every image. {outliers} are outliers, at a limit that "
         f"{FALSE_ALARMS:.0%} of ordinary images exceed."
     )
-    if copy or link:
-        written = sorted_folders.sort_images(run, folder.resolve(), link)
-        output.say(f"{written.path} has a folder per cluster.")
-        if written.missing:
-            output.warn(f"{len(written.missing)} images are not in it: their names are not text.")
+
+
+def _sort(run: "Run", folder: Path, link: bool) -> None:
+    """Sort the images into folders."""
+    from fedmcc.runs import sorted_folders
+    from fedmcc.terminal import output
+
+    written = sorted_folders.sort_images(run, folder.resolve(), link)
+    output.say(f"{written.path} has a folder per cluster.")
+    if written.missing:
+        output.warn(f"{len(written.missing)} images are not in it: their names are not text.")

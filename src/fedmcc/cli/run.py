@@ -203,7 +203,7 @@ def _simulate(loaded: "Config", path: Path, report: bool) -> None:
     output.show_scores(run.read_json("scores.json"), method_name(loaded))
     output.say(f"The run is in {path}.")
     if report:
-        _report(None, run)
+        write_report(None, run)
 
 
 def _check(outputs: Outputs) -> None:
@@ -213,7 +213,21 @@ def _check(outputs: Outputs) -> None:
         require_tensorboard()
 
 
-def _train(prepared: "Experiment", run: "Run", outputs: Outputs, budget: "Budget | None" = None) -> None:
+def _train(prepared: "Experiment", run: "Run", outputs: Outputs) -> None:
+    """Train, and write the report or print how to create it."""
+    from shlex import quote
+
+    from fedmcc.terminal import output
+
+    train(prepared, run, outputs)
+    if outputs.report:
+        write_report(prepared, run)
+    else:
+        output.say(f"Create its report with: fedmcc report {quote(str(run.path))}")
+
+
+def train(prepared: "Experiment", run: "Run", outputs: Outputs, budget: "Budget | None" = None) -> None:
+    """Train, within the time of the budget if there is one, and print the scores."""
     from shlex import quote
 
     from fedmcc.runs import cluster_choice, experiment, pacing
@@ -233,10 +247,6 @@ def _train(prepared: "Experiment", run: "Run", outputs: Outputs, budget: "Budget
         output.say(sentence)
     output.show_scores(scores, method_name(prepared.config))
     output.say(f"The run is in {run.path}.")
-    if outputs.report:
-        _report(prepared, run)
-    else:
-        output.say(f"Create its report with: fedmcc report {quote(str(run.path))}")
 
 
 def _announce(prepared: "Experiment", run: "Run") -> None:
@@ -249,13 +259,13 @@ def _announce(prepared: "Experiment", run: "Run") -> None:
     output.say(f"{method_name(config)}: {count:,} images, {clusters}, in {run.path}")
 
 
-def _report(prepared: "Experiment | None", run: "Run") -> None:
+def write_report(prepared: "Experiment | None", run: "Run") -> None:
     """Write the report of the run; a failure is a warning, since the run itself is complete."""
-    from fedmcc.report.build import write_report
+    from fedmcc.report import build
     from fedmcc.terminal import output
 
     try:
-        output.say(f"The report is {write_report([run.path], experiment=prepared)}.")
+        output.say(f"The report is {build.write_report([run.path], experiment=prepared)}.")
     except Exception as error:  # after hours of training, no error of the report ends the command
         output.warn(f"The report could not be written: {type(error).__name__}: {error}")
 
