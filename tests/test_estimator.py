@@ -3,13 +3,11 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError, SkipTestWarning
+from sklearn.exceptions import NotFittedError
 from sklearn.metrics import silhouette_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, normalize
-from sklearn.utils import estimator_checks
-from sklearn.utils.estimator_checks import check_estimator
 
 from fedmcc import DeepClustering
 from fedmcc.data.synthetic import Synthetic
@@ -226,35 +224,6 @@ def test_a_file_that_was_changed_is_refused(fitted, tmp_path):
     path.write_bytes(whole[:100])
     with pytest.raises(InputError, match="damaged or not a safetensors file"):
         DeepClustering.load(path)
-
-
-# All checks of scikit-learn that do not call `fit`, except check_do_not_raise_errors_in_init_or_set_params:
-# it gives values of wrong types to `__init__`, whose types are checked under pytest only.
-API_CHECKS = [
-    estimator_checks.check_estimator_cloneable,
-    estimator_checks.check_estimator_repr,
-    estimator_checks.check_estimator_tags_renamed,
-    estimator_checks.check_get_params_invariance,
-    estimator_checks.check_mixin_order,
-    estimator_checks.check_no_attributes_set_in_init,
-    estimator_checks.check_parameters_default_constructible,
-    estimator_checks.check_set_params,
-    estimator_checks.check_valid_tag_types,
-]
-
-
-@pytest.mark.parametrize("check", API_CHECKS, ids=lambda check: check.__name__)
-def test_it_passes_the_checks_of_scikit_learn_that_do_not_fit(check):
-    check("DeepClustering", DeepClustering())
-
-
-def test_scikit_learn_skips_its_checks_with_tables():
-    """Its other checks fit tables of two dimensions, but X holds images: the tests above replace them."""
-    with pytest.warns(SkipTestWarning, match="Can't test estimator DeepClustering which requires input"):
-        results = check_estimator(DeepClustering(), on_fail=None)
-    assert [(one["check_name"], one["status"]) for one in results] == [
-        ("check_estimator_cloneable", "passed")
-    ]
 
 
 def test_it_works_in_pipelines_and_searches(images):

@@ -18,6 +18,10 @@ class InputError(Exception):
     """
 
 
+class InvalidArrayError(InputError, ValueError):
+    """An array has a wrong shape, type or range; a ValueError too, as scikit-learn's users expect."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """Build an error that suggests a similar name, or lists all known names if none is similar."""
     known = sorted(known)

@@ -118,7 +118,7 @@ def test_channels_come_first_and_stacks_give_their_middle(shape, axes, expected)
     [
         ("a.heic", r"a\.heic: HEIC, install fedmcc\[heic\] to read it"),
         ("a.dcm", r"a\.dcm: DICOM, install fedmcc\[dicom\] to read it"),
-        ("a.nef", "camera raw, convert it"),
+        ("a.nef", r"a\.nef: camera raw, install fedmcc\[raw\] to read it"),
         ("a.mp4", "a video, extract its frames"),
         ("a.txt", "not an image"),
     ],

@@ -178,7 +178,10 @@ def test_a_data_set_with_a_test_split_is_trained_on_train_and_scored_on_test(mni
     assert measured["kmeans"]["acc"]["mean"] == measured["federated-kmeans"]["acc"]["mean"] == 1.0
 
 
-def test_without_labels_clustering_has_the_scores_that_need_none_and_others_are_refused(tmp_path):
+def test_without_labels_clustering_has_the_scores_that_need_none_and_others_are_refused(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Scorer, "temperature", lambda *_: 3.0)  # so that calibration changes the confidence
     images = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
     np.save(tmp_path / "images.npy", images)
     data = {"name": "arrays", "root": str(tmp_path / "images.npy")}
@@ -186,7 +189,9 @@ def test_without_labels_clustering_has_the_scores_that_need_none_and_others_are_
     run = experiment.run(parse(table), tmp_path / "run")
     measured = protocols.evaluate(run, ["clustering"])["clustering"]
     assert set(measured) <= {"confidence", "balance", "uniformity", "silhouette"}
-    assert 1 / 3 <= measured["confidence"]["mean"] <= 1
+    table = csv.DictReader(run.assignments_file.read_text().splitlines())
+    calibrated = np.mean([float(row["confidence"]) for row in table])
+    assert measured["confidence"]["mean"] == pytest.approx(calibrated, abs=1e-4)
     with pytest.raises(
         InputError, match="have no labels, which knn, linear would need: use the protocol clustering"
     ):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedmcc.data.base import ImageSet
     from fedmcc.data.survey import Survey
     from fedmcc.runs.directory import Run
+    from fedmcc.runs.pacing import Budget
 
 DUPLICATES = "duplicates.csv"
 
@@ -63,7 +64,8 @@ def cluster(
         raise InputError(f"{path} is inside {folder}: choose another folder with --out.")
     choices = Choices(_number(clusters), encoder, owners_from_folders, labels_from_folders, limit)
     run = _cluster(folder, choices, path, started + seconds)
-    _finish(run, folder, copy, link)
+    if copy or link:
+        _sort(run, folder, link)
 
 
 def _number(clusters: str | None) -> int | str | None:
@@ -77,7 +79,7 @@ def _number(clusters: str | None) -> int | str | None:
 
 
 def _cluster(folder: Path, choices: Choices, path: Path, deadline: float) -> "Run":
-    from fedmcc.cli.run import Outputs, _train
+    from fedmcc.cli.run import Outputs, train, write_report
     from fedmcc.data import survey
     from fedmcc.methods.choosing import AUTO
     from fedmcc.networks import is_frozen
@@ -91,13 +93,15 @@ def _cluster(folder: Path, choices: Choices, path: Path, deadline: float) -> "Ru
     _tell(found, images)
     labelled = images.labels is not None
     clusters = choices.clusters or (resolve.count_classes(images) if labelled else AUTO)
-    loaded = _configure(folder, choices, found, images, clusters)
+    loaded, budget = _configure(folder, choices, found, images, clusters), None
     if not is_frozen(loaded.encoder):
-        loaded = _scheduled(loaded, images, deadline - time.monotonic(), choices.time)
+        loaded, budget = _scheduled(loaded, images, deadline, choices.time)
     prepared = build.assemble(loaded, images)
     run = experiment.start_run(prepared, path)
     _write_duplicates(run, found, images)
-    _train(prepared, run, Outputs(report=True))
+    train(prepared, run, Outputs(), budget)
+    _judge(run)
+    write_report(prepared, run)  # with the outliers of the table
     return run
 
 
@@ -169,11 +173,15 @@ def _native_size(choices: Choices) -> int | None:
     return native_size(encoder) if in_files(encoder) else None
 
 
-def _scheduled(loaded: "Config", images: "ImageSet", seconds: float, limit: str) -> "Config":
-    from fedmcc.runs.schedule import plan_schedule, with_schedule
+def _scheduled(
+    loaded: "Config", images: "ImageSet", deadline: float, limit: str
+) -> tuple["Config", "Budget"]:
+    from fedmcc.runs.pacing import Budget
+    from fedmcc.runs.schedule import parse_time, plan_schedule, with_schedule
     from fedmcc.terminal import output
     from fedmcc.terminal.progress import format_duration
 
+    seconds = deadline - time.monotonic()
     planned = plan_schedule(loaded, images, seconds)
     output.say(
         f"Views of {planned.size} pixels; an epoch takes {planned.epoch_seconds:.1f} s on this machine, so "
@@ -183,7 +191,7 @@ def _scheduled(loaded: "Config", images: "ImageSet", seconds: float, limit: str)
         output.warn(
             f"This is longer than {limit}: images are many and the time is short. Use a longer --time."
         )
-    return with_schedule(loaded, planned)
+    return with_schedule(loaded, planned), Budget(planned, parse_time(limit), deadline)
 
 
 def _write_duplicates(run: "Run", found: "Survey", images: "ImageSet") -> None:
@@ -197,10 +205,10 @@ def _write_duplicates(run: "Run", found: "Survey", images: "ImageSet") -> None:
     write_atomically(run.path / DUPLICATES, csv_lines([("image", "duplicate_of"), *rows]))
 
 
-def _finish(run: "Run", folder: Path, copy: bool, link: bool) -> None:
-    """Add distances and outliers to the table, and sort the images into folders if asked to."""
+def _judge(run: "Run") -> None:
+    """Add distances and outliers to the table."""
     from fedmcc.evaluation.geometry import FALSE_ALARMS
-    from fedmcc.runs import clusters, sorted_folders
+    from fedmcc.runs import clusters
     from fedmcc.terminal import output
 
     table = clusters.rewrite_table(run)
@@ -209,8 +217,14 @@ def _finish(run: "Run", folder: Path, copy: bool, link: bool) -> None:
         f"{run.assignments_file} has the cluster of every image. {outliers} are outliers, at a limit that "
         f"{FALSE_ALARMS:.0%} of ordinary images exceed."
     )
-    if copy or link:
-        written = sorted_folders.sort_images(run, folder.resolve(), link)
-        output.say(f"{written.path} has a folder per cluster.")
-        if written.missing:
-            output.warn(f"{len(written.missing)} images are not in it: their names are not text.")
+
+
+def _sort(run: "Run", folder: Path, link: bool) -> None:
+    """Sort the images into folders."""
+    from fedmcc.runs import sorted_folders
+    from fedmcc.terminal import output
+
+    written = sorted_folders.sort_images(run, folder.resolve(), link)
+    output.say(f"{written.path} has a folder per cluster.")
+    if written.missing:
+        output.warn(f"{len(written.missing)} images are not in it: their names are not text.")

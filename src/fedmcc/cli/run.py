@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedmcc.config import Config
     from fedmcc.runs.build import Experiment
     from fedmcc.runs.directory import Run
+    from fedmcc.runs.pacing import Budget
 
 Report = Annotated[bool, typer.Option("--report/--no-report", help="Write RUN/report.html at the end.")]
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Record the rounds in RUN/tensorboard.")]
@@ -202,7 +203,7 @@ def _simulate(loaded: "Config", path: Path, report: bool) -> None:
     output.show_scores(run.read_json("scores.json"), method_name(loaded))
     output.say(f"The run is in {path}.")
     if report:
-        _report(None, run)
+        write_report(None, run)
 
 
 def _check(outputs: Outputs) -> None:
@@ -213,15 +214,29 @@ def _check(outputs: Outputs) -> None:
 
 
 def _train(prepared: "Experiment", run: "Run", outputs: Outputs) -> None:
+    """Train, and write the report or print how to create it."""
     from shlex import quote
 
-    from fedmcc.runs import cluster_choice, experiment
+    from fedmcc.terminal import output
+
+    train(prepared, run, outputs)
+    if outputs.report:
+        write_report(prepared, run)
+    else:
+        output.say(f"Create its report with: fedmcc report {quote(str(run.path))}")
+
+
+def train(prepared: "Experiment", run: "Run", outputs: Outputs, budget: "Budget | None" = None) -> None:
+    """Train, within the time of the budget if there is one, and print the scores."""
+    from shlex import quote
+
+    from fedmcc.runs import cluster_choice, experiment, pacing
     from fedmcc.runs.tensorboard import record_rounds
     from fedmcc.terminal import output, progress
 
     _check(outputs)
     _announce(prepared, run)
-    plan, events = experiment.plan(prepared, run), experiment.steps(prepared, run)
+    plan, events = experiment.plan(prepared, run), pacing.steps_within(prepared, run, budget)
     if outputs.tensorboard:
         events = record_rounds(events, run.path / "tensorboard", len(run.committed_rows()))
     try:
@@ -232,10 +247,6 @@ def _train(prepared: "Experiment", run: "Run", outputs: Outputs) -> None:
         output.say(sentence)
     output.show_scores(scores, method_name(prepared.config))
     output.say(f"The run is in {run.path}.")
-    if outputs.report:
-        _report(prepared, run)
-    else:
-        output.say(f"Create its report with: fedmcc report {quote(str(run.path))}")
 
 
 def _announce(prepared: "Experiment", run: "Run") -> None:
@@ -248,13 +259,13 @@ def _announce(prepared: "Experiment", run: "Run") -> None:
     output.say(f"{method_name(config)}: {count:,} images, {clusters}, in {run.path}")
 
 
-def _report(prepared: "Experiment | None", run: "Run") -> None:
+def write_report(prepared: "Experiment | None", run: "Run") -> None:
     """Write the report of the run; a failure is a warning, since the run itself is complete."""
-    from fedmcc.report.build import write_report
+    from fedmcc.report import build
     from fedmcc.terminal import output
 
     try:
-        output.say(f"The report is {write_report([run.path], experiment=prepared)}.")
+        output.say(f"The report is {build.write_report([run.path], experiment=prepared)}.")
     except Exception as error:  # after hours of training, no error of the report ends the command
         output.warn(f"The report could not be written: {type(error).__name__}: {error}")
 

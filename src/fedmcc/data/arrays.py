@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedmcc.data.base import Images, ImageSet, Labels, Source
-from fedmcc.errors import InputError
+from fedmcc.errors import InputError, InvalidArrayError
 
 CHANNEL_COUNTS = (1, 3)
 
@@ -73,7 +73,7 @@ def _channels_first(array: np.ndarray, origin: Path | str) -> np.ndarray:
         return array
     if array.size and array.ndim == 4 and array.shape[3] in CHANNEL_COUNTS:
         return array.transpose(0, 3, 1, 2)
-    raise InputError(
+    raise InvalidArrayError(
         f"The images in {origin} have shape {array.shape}: "
         "give (n, height, width) or (n, height, width, channels), with 1 or 3 channels."
     )
@@ -86,9 +86,9 @@ def _to_uint8(array: np.ndarray, origin: Path | str) -> Images:
     if kind == "b":
         return array.astype(np.uint8) * np.uint8(255)
     if kind not in "iuf":
-        raise InputError(f"The images in {origin} have type {array.dtype}: save them as uint8.")
+        raise InvalidArrayError(f"The images in {origin} have type {array.dtype}: save them as uint8.")
     if not (array.min() >= low and array.max() <= high):  # also rejects NaN
-        raise InputError(
+        raise InvalidArrayError(
             f"The images in {origin} have values outside {low}..{high}: "
             "save them as uint8, or as floats in 0..1."
         )

@@ -1,4 +1,4 @@
-"""Opens image files: formats of Pillow, and HEIC, DICOM and scientific TIFF with an extra each."""
+"""Opens image files: formats of Pillow, and HEIC, DICOM, scientific TIFF and camera raw by an extra each."""
 
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -18,23 +18,14 @@ class Reader(NamedTuple):
     suffixes: tuple[str, ...]
 
 
-READERS = (
-    Reader("HEIC", "heic", "pillow_heif", (".heic", ".heif", ".hif")),
-    Reader("DICOM", "dicom", "pydicom", (".dcm", ".dicom")),
-    Reader("TIFF", "tiff", "tifffile", (".tif", ".tiff")),
-)
+RAW_SUFFIXES = (".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".pef", ".rw2", ".srw")
+HEIC = Reader("HEIC", "heic", "pillow_heif", (".heic", ".heif", ".hif"))
+DICOM = Reader("DICOM", "dicom", "pydicom", (".dcm", ".dicom"))
+TIFF = Reader("TIFF", "tiff", "tifffile", (".tif", ".tiff"))
+RAW = Reader("camera raw", "raw", "rawpy", RAW_SUFFIXES)
+READERS = (HEIC, DICOM, TIFF, RAW)
 DICOM_MARK = (128, b"DICM")  # offset and bytes
 UNREADABLE = {  # suffixes of formats that no extra reads, with the remedy
-    "camera raw, convert it to JPEG or TIFF": (
-        ".cr2",
-        ".cr3",
-        ".nef",
-        ".arw",
-        ".dng",
-        ".raf",
-        ".orf",
-        ".rw2",
-    ),
     "a video, extract its frames": (".mp4", ".mov", ".avi", ".mkv", ".webm"),
     "a drawing, convert it to PNG": (".svg", ".pdf", ".eps", ".ai"),
 }
@@ -49,27 +40,50 @@ def open_image(path: Path, max_pixels: int) -> "Image":
     from PIL import Image, UnidentifiedImageError
 
     if is_dicom(path):
-        _require(READERS[1])
+        _require(DICOM)
         from fedmcc.data.dicom import read_dicom
 
         return read_dicom(path, max_pixels)
-    if path.suffix.lower() in READERS[0].suffixes and _installed(READERS[0]):
+    if is_raw(path):  # Pillow would read the small preview of some of them
+        _require(RAW)
+        from fedmcc.data.camera_raw import read_raw
+
+        return read_raw(path, max_pixels)
+    if path.suffix.lower() in HEIC.suffixes and _installed(HEIC):
         import pillow_heif
 
         pillow_heif.register_heif_opener()
     try:
         return Image.open(path)
     except UnidentifiedImageError:
-        if path.suffix.lower() not in READERS[2].suffixes or not _installed(READERS[2]):
+        if path.suffix.lower() not in TIFF.suffixes or not _installed(TIFF):
             raise
         from fedmcc.data.scientific_tiff import read_tiff
 
         return read_tiff(path, max_pixels)
 
 
+def sides_of(path: Path) -> tuple[int, int]:
+    """Width and height of an image file, without decoding it."""
+    from PIL import Image
+
+    if is_raw(path):
+        _require(RAW)
+        from fedmcc.data.camera_raw import raw_sides
+
+        return raw_sides(path)
+    with Image.open(path) as image:
+        return image.size
+
+
+def is_raw(path: Path) -> bool:
+    """Whether a file is named as camera raw."""
+    return path.suffix.lower() in RAW.suffixes
+
+
 def is_dicom(path: Path) -> bool:
     """Whether a file is named as DICOM or has no suffix, and has the mark of DICOM."""
-    if path.suffix.lower() not in (*READERS[1].suffixes, ""):
+    if path.suffix.lower() not in (*DICOM.suffixes, ""):
         return False
     offset, mark = DICOM_MARK
     with path.open("rb") as file:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from fedmcc.data.base import Images, ImageSet
+from fedmcc.data.formats import sides_of
 
 MAX_OPENED = 500  # files whose size is read, evenly spread
 MAX_COMPARED = 20_000  # images among which near-duplicates are searched; more take minutes
@@ -46,14 +47,11 @@ def survey(images: ImageSet, sides: Sequence[Sides]) -> Survey:
 
 def file_sides(root: Path, names: Sequence[str]) -> list[Sides]:
     """Width and height of image files, of many an evenly spread selection; unreadable ones are left out."""
-    from PIL import Image
-
     rows = np.linspace(0, len(names) - 1, min(len(names), MAX_OPENED)).round().astype(int)
     sides = []
     for row in rows:
         try:
-            with Image.open(root / names[row]) as image:
-                sides.append(image.size)
+            sides.append(sides_of(root / names[row]))
         except Exception:  # a decoder may raise any exception; the file is reported when it is decoded
             continue
     return sides

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from fedmcc.report.charts import Stage
@@ -67,8 +68,8 @@ def settings(facts: Facts, stages: Sequence[Stage]) -> list[tuple[str, str]]:
     alone = facts.option("partition", "clients", 1) == 1
     pairs: list[tuple[str, Any]] = [
         ("Method", facts.option("method")),
-        ("Data set", facts.option("data")),
-        ("Clusters", facts.config.get("clusters")),
+        ("Data set", data_name(facts)),
+        ("Clusters", _cluster_count(facts)),
         ("Clients", clients(facts)),
         ("Encoder", facts.option("encoder")),
         ("Local epochs", facts.option("method", "epochs")),
@@ -80,3 +81,17 @@ def settings(facts: Facts, stages: Sequence[Stage]) -> list[tuple[str, str]]:
         ("Rounds", rounds(stages)),
     ]
     return [(name, str(value)) for name, value in pairs if value not in (None, "")]
+
+
+def data_name(facts: Facts) -> str | None:
+    """The name of the data set; of a folder of images, its own name without the path."""
+    name: str | None = facts.option("data")
+    root = facts.option("data", "root")
+    return Path(root).name if name == "folder" and root else name
+
+
+def _cluster_count(facts: Facts) -> str:
+    """The number of clusters; with the limit, if the number was chosen from the images."""
+    limit = facts.config.get("clusters") or 0
+    chosen = facts.run.finished and 0 < facts.clusters < limit
+    return f"{facts.clusters}, chosen from up to {limit}" if chosen else str(facts.clusters or "")

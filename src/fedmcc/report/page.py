@@ -73,7 +73,7 @@ def _head(facts: Facts, content: ImageContent) -> Context:
     """The title, the scores and the settings of the run."""
     scores = groupby(protocol_scores(facts), attrgetter("protocol"))
     return {
-        "title": f"{facts.option('method', default='A run')} on {facts.option('data', default='images')}",
+        "title": f"{facts.option('method', default='A run')} on {formatting.data_name(facts) or 'images'}",
         "name": facts.name,
         "parts": list(filter(None, _subtitle(facts, content))),
         "finished": facts.run.finished,

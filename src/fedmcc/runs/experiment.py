@@ -108,7 +108,7 @@ def start_run(experiment: Experiment, path: Path) -> Run:
     return run
 
 
-def steps(experiment: Experiment, run: Run) -> Iterator[Step | Scored | Finished]:
+def steps(experiment: Experiment, run: Run) -> Generator[Step | Scored | Finished, None, None]:
     """Run the experiment, or what is left of it, to its end.
 
     Every round is on disk before it is yielded; a stop at any moment loses the current round only.

@@ -14,7 +14,7 @@ from fedmcc.errors import InputError, unknown
 from fedmcc.evaluation.clustering import score
 from fedmcc.evaluation.kmeans import Assigned, federated_kmeans, kmeans
 from fedmcc.evaluation.knn import WeightedKNN
-from fedmcc.evaluation.label_free import score_without_labels
+from fedmcc.evaluation.label_free import LabelFreeScores, score_without_labels
 from fedmcc.evaluation.linear import Backbone, ClassifierTraining
 from fedmcc.evaluation.semi_supervised import LABEL_SHARES, SemiSupervised
 from fedmcc.evaluation.splits import EncodedImages, LabelledImages, hold_out_fifth, labelled
@@ -130,9 +130,16 @@ def by_head(subject: Subject, seed: int) -> Measured:
     images, extracted = subject.scored.images, subject.scored.extracted
     assert extracted.assignments is not None  # checked by `_check`
     with_labels = score(images.labels, extracted.assignments.argmax(axis=1))
-    scores = score_without_labels(extracted, seed) if with_labels is None else with_labels
+    scores = _unlabelled(subject, seed) if with_labels is None else with_labels
     defined = {name: value for name, value in scores._asdict().items() if value is not None}
     return Measured(defined, images.split, len(images))
+
+
+def _unlabelled(subject: Subject, seed: int) -> LabelFreeScores:
+    """The scores that need no labels, with the calibrated confidence of the run's table."""
+    trained, extracted = subject.trained, subject.scored.extracted
+    temperature = trained.scorer.temperature(trained.net.online, extracted)
+    return score_without_labels(extracted, seed, temperature=temperature)
 
 
 def by_kmeans(subject: Subject, seed: int) -> Measured:

@@ -15,6 +15,7 @@ from rich.table import Column, Table
 
 from fedmcc.runs.directory import Row
 from fedmcc.runs.experiment import Finished, Plan, Scored
+from fedmcc.runs.pacing import Replanned
 from fedmcc.terminal.output import err, is_quiet, say
 from fedmcc.training.loop import Step
 
@@ -34,8 +35,11 @@ class Display(Protocol):
     def round(self, scored: Scored) -> None:
         """Show that a round is done."""
 
+    def replan(self, plan: Plan) -> None:
+        """Count the work of a run anew, after it was changed."""
 
-def watch(events: Iterable[Step | Scored | Finished], plan: Plan) -> dict[str, Any]:
+
+def watch(events: Iterable[Step | Scored | Finished | Replanned], plan: Plan) -> dict[str, Any]:
     """Show the events of a run until it is complete; returns the final scores."""
     with _display(plan) as display:
         for event in events:
@@ -45,6 +49,9 @@ def watch(events: Iterable[Step | Scored | Finished], plan: Plan) -> dict[str, A
                 for sentence in absent_sites(event.row):
                     say(sentence)
                 display.round(event)
+            elif isinstance(event, Replanned):
+                say(event.sentence)
+                display.replan(event.plan)
             else:
                 return event.scores
     raise AssertionError("A run ends with Finished.")
@@ -93,6 +100,10 @@ class LiveTable:
         number = f"{scored.row['round']}/{scored.rounds}"
         self.progress.update(self.task, stage=scored.row["stage"], round=number)
 
+    def replan(self, plan: Plan) -> None:
+        self.pace.plan = plan._replace(done=self.pace.plan.done)
+        self.progress.update(self.task, total=plan.total)
+
 
 class LogLines:
     """One line per round, for logs."""
@@ -109,6 +120,9 @@ class LogLines:
             f"{row['stage']} {row['round']}/{scored.rounds}  {row_summary(row)}  "
             f"{self.pace}  {format_duration(self.pace.left)} left"
         )
+
+    def replan(self, plan: Plan) -> None:
+        self.pace.plan = plan._replace(done=self.pace.plan.done)
 
 
 @dataclass
