@@ -2,13 +2,13 @@
 
 Clients clip their own updates to the median norm of the first round; the hostile one obeys that or does not.
 The federation, the schedule and the attacks are those of benchmarks/robustness.py.
-Usage: python benchmarks/secure_robustness.py [--seeds 1] [--runs FILE]
+Usage: python benchmarks/secure_robustness.py [--seeds 1] [--runs FILE]; what FILE has is not repeated.
 """
 
 import argparse
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -52,12 +52,13 @@ def main() -> None:
     """Print a line of JSON for each run, and the table of their means."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--runs", type=Path, help="a file to which the lines are added")
+    parser.add_argument("--runs", type=Path, help="file to which lines are added")
     options = parser.parse_args()
-    scores: dict[Case, Scores] = {}
+    scores = dict(read(options.runs)) if options.runs else {}
     for seed in range(options.seeds):
-        clip = typical_norm(seed)
-        for case in cases(seed):
+        missing = [case for case in cases(seed) if case not in scores]
+        clip = typical_norm(seed) if missing else 0.0
+        for case in missing:
             scores[case] = measure(case, clip)
             line = json.dumps({**case._asdict(), "clip": clip, **scores[case]._asdict()}, ensure_ascii=False)
             print(line, flush=True)
@@ -66,6 +67,13 @@ def main() -> None:
                     file.write(line + "\n")
     columns = (NO_CLIP, IGNORED, OBEYED)
     show(("attack", *columns), ([attack, *(cell(scores, attack, c) for c in columns)] for attack in MEASURED))
+
+
+def read(runs: Path) -> Iterator[tuple[Case, Scores]]:
+    """The runs in a file of JSON lines."""
+    for line in runs.read_text().splitlines() if runs.exists() else ():
+        row = json.loads(line)
+        yield Case(row["attack"], row["clipping"], row["seed"]), Scores(row["head"], row["features"])
 
 
 def cases(seed: int) -> list[Case]:
