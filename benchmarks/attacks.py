@@ -13,6 +13,8 @@ from fedmcc.federation.engines.base import Engine
 from fedmcc.federation.update_checks import MAX_SAMPLES
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Stage
+from fedmcc.methods.federated_spectral import Merging
+from fedmcc.numerics.matrices import from_upper_triangle, upper_triangle
 from fedmcc.numerics.randomness import derive
 from fedmcc.numerics.state_dicts import State
 
@@ -28,6 +30,7 @@ class Scene(NamedTuple):
     others: Sequence[Update]
     sent: State
     draw: torch.Generator
+    members: Sequence[int] = ()  # the numbers of prototypes in the consensus, while affinities are sent
 
 
 Attack = Callable[[Scene], Update | None]  # None: no answer
@@ -102,15 +105,36 @@ def extras_random(scene: Scene) -> Update:
     """Moments of one random direction, random centroids and random affinities, all of valid form."""
 
     def drawn(name: str, value: Tensor) -> Tensor:
+        if name == "affinity":
+            return upper_triangle(random_affinity(scene))
         rows = normalize(torch.randn(value.shape, generator=scene.draw), dim=1)
         if name == "centroids":
             return rows
-        if name == "affinity":
-            assigned = (3 * torch.randn(value.shape, generator=scene.draw)).softmax(dim=1).to(value)
-            return assigned.T @ assigned * (value.sum() / len(value))
         return torch.outer(rows[0], rows[0]) * value.trace()
 
     return altered(scene, drawn, zero=("first",))
+
+
+def random_affinity(scene: Scene) -> Tensor:
+    """The affinities of random soft assignments, in which each member of the consensus has an equal share."""
+    images = sum(scene.members)
+    shares = [
+        (3 * torch.randn(images, count, generator=scene.draw, dtype=torch.float64)).softmax(dim=1)
+        for count in scene.members
+    ]
+    assigned = torch.cat(shares, dim=1) / len(shares)
+    return assigned.T @ assigned * (scene.own.samples / images)
+
+
+def permutation(scene: Scene) -> Tensor:
+    """Another order of the prototypes of each member of the consensus."""
+    starts = [sum(scene.members[:place]) for place in range(len(scene.members))]
+    return torch.cat(
+        [
+            start + torch.randperm(count, generator=scene.draw)
+            for start, count in zip(starts, scene.members, strict=True)
+        ]
+    )
 
 
 def extras_reversed(scene: Scene) -> Update:
@@ -120,8 +144,8 @@ def extras_reversed(scene: Scene) -> Update:
         if name == "centroids":
             return -value
         if name == "affinity":
-            order = torch.randperm(len(value), generator=scene.draw)
-            return value[order][:, order]
+            order = permutation(scene)
+            return upper_triangle(from_upper_triangle(value)[order][:, order])
         variance, directions = torch.linalg.eigh(value.double())
         return (directions * variance.flip(0).clamp_min(0)) @ directions.T
 
@@ -181,12 +205,19 @@ class AttackedEngine(Engine):
         own = next(update for update in updates if update.client == HOSTILE)
         others = [update for update in updates if update.client != HOSTILE]
         draw = torch.Generator().manual_seed(derive(self.seed, "attack", stage.name, own.round))
-        hostile = self.attack(Scene(own, others, tasks[0].weights, draw))
+        hostile = self.attack(Scene(own, others, tasks[0].weights, draw, members_of(stage, tasks[0].weights)))
         yield from (others if hostile is None else [hostile, *others])
 
     def commit(self, accepted: Collection[int]) -> None:
         """Keep the states of the accepted clients and of the hostile one."""
         self.engine.commit({*accepted, HOSTILE})
+
+
+def members_of(stage: Stage, weights: State) -> list[int]:
+    """The numbers of prototypes in the consensus whose affinities this stage gathers; empty in others."""
+    if not isinstance(stage, Merging):
+        return []
+    return [member.count for member in stage.method.members_of(weights)]
 
 
 def distance(weights: State, sent: State) -> float:

@@ -1,17 +1,18 @@
 """A site that speaks Flower's fleet interface itself: it can send whatever a holder of its key can send.
 
-`connect` uses HTTPS and the key in a site's folder; `InProcess` is Flower's server without HTTP.
+`connect` uses HTTPS and the key in a site's folder, `Sites` are several of them that answer when they are
+told to; `InProcess` is Flower's server without HTTP.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives import serialization
-from flwr.app import Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
@@ -42,6 +43,13 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from fedmcc.deployment.flower.packets import unpack
+from fedmcc.deployment.flower.signatures import Order, sign_reply
+from fedmcc.deployment.setup.certificates import load_site_key
+from fedmcc.deployment.setup.layout import OperatorFolder
+from fedmcc.deployment.site.app import client_app
+
+START_SECONDS = 180.0  # for slow machines
 HEARTBEAT_SECONDS = 600.0  # longer than a test
 
 
@@ -143,7 +151,80 @@ def connect(address: str, authority: Path, key: Path, node: int | None = None) -
         return FleetSite(client, node)
     public = public_key_to_bytes(private.public_key())
     request = ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT_SECONDS)
-    return FleetSite(client, client.ActivateNode(request).node_id)
+    try:
+        return FleetSite(client, client.ActivateNode(request).node_id)
+    except httpx.HTTPStatusError:
+        client.close()
+        raise
+
+
+class Sites:
+    """Sites that answer when a test tells them to; at first a, b and c."""
+
+    def __init__(self, operator: OperatorFolder, images: Path) -> None:
+        self.operator, self.images = operator, images
+        self.nodes: dict[str, Any] = {}
+        self.own: dict[str, dict[str, str]] = {}
+        for name in "abc":
+            self.connect(name)
+
+    def connect(self, name: str) -> None:
+        """Connect a site; those beyond c have the images of a."""
+        folder, images = self.operator.site(name), self.images / name
+        address, authority = self.operator.read_spec().address, self.operator.authority_certificate
+        self.nodes[name] = connect(address, authority, folder.key)
+        self.own[name] = {
+            "client": name,
+            "folder": str(folder.path),
+            "state-dir": str(folder.path / "state"),
+            "data": str(images if images.exists() else self.images / "a"),
+        }
+
+    def close(self) -> None:
+        """Close all connections."""
+        for site in self.nodes.values():
+            site.close()
+
+    def pull(self, name: str) -> Message:
+        """Wait for the next message to a site."""
+        return self._wait_for({name})[name]
+
+    def tasks(self, names: str) -> dict[str, Message]:
+        """Wait for the next tasks of these sites; greetings before them are answered."""
+        return self._wait_for(set(names), greetings=False)
+
+    def _wait_for(self, names: set[str], greetings: bool = True) -> dict[str, Message]:
+        until, found = time.monotonic() + START_SECONDS, {}
+        while time.monotonic() < until and found.keys() < names:
+            for name in sorted(names - found.keys()):
+                message = self.nodes[name].pull()
+                if message is None:
+                    time.sleep(0.1)
+                elif greetings or message.metadata.message_type == "train":
+                    found[name] = message
+                else:
+                    self.nodes[name].push(self.reply(name, message))
+        assert found.keys() == names
+        return found
+
+    def reply(self, name: str, message: Message) -> Message:
+        """The honest reply of a site."""
+        context = Context(message.metadata.run_id, self.nodes[name].node, self.own[name], RecordDict(), {})
+        return client_app(message, context)
+
+    def answer(self, tasks: dict[str, Message], names: str) -> None:
+        """Send the honest updates of these sites."""
+        for name in names:
+            self.nodes[name].push(self.reply(name, tasks[name]))
+
+    def lie(self, name: str, message: Message, change: Callable[[RecordDict], object]) -> None:
+        """Send the reply of a site after a change, signed again."""
+        content = unpack(self.reply(name, message).content)
+        change(content)
+        facts = unpack(message.content)["signature"]
+        order = Order(*(facts[key] for key in Order._fields))
+        sign_reply(content, order, load_site_key(Path(self.own[name]["folder"]) / "site.key"))
+        self.nodes[name].reply(message, content)
 
 
 class InProcess:

@@ -1,35 +1,38 @@
 """A site with a valid key that speaks for others, lies, sends garbage and has a slow link.
 
-The sites are driven step by step through Flower's fleet interface; server, nginx, keys and TLS are real.
+Another one is added during the run and revoked in a round. The sites are driven step by step through Flower's
+fleet interface; server, nginx, keys and TLS are real. Each test continues the run of the one before.
 """
 
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import httpx
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import get_object_id
+from typer.testing import CliRunner
 
 from fedmcc import config
+from fedmcc.cli import app
 from fedmcc.deployment.flower.packets import unpack
-from fedmcc.deployment.flower.processes import free_port
+from fedmcc.deployment.flower.processes import free_port, wait_until
 from fedmcc.deployment.flower.records import Reply, pack_reply, pack_state, unpack_task
-from fedmcc.deployment.flower.signatures import Order, sign_reply
 from fedmcc.deployment.server.launch import running_server
 from fedmcc.deployment.server.request import JoinPolicy, RunRequest
 from fedmcc.deployment.server.submit import submit
-from fedmcc.deployment.setup.certificates import load_site_key
+from fedmcc.deployment.server.supervision import Supervisor
 from fedmcc.deployment.setup.create import create_federation
 from fedmcc.deployment.setup.layout import FederationSpec
-from fedmcc.deployment.site.app import client_app
 from fedmcc.messages import Update
 from fedmcc.runs.directory import Run
 
@@ -44,85 +47,62 @@ RECIPE: dict[str, Any] = {
     "data": {"name": "folder", "size": 8},
     "views": {"preset": "digits", "size": 8},
     "encoder": {"width": 4},
-    "method": {"name": "fedsimclr", "rounds": 5, "epochs": 1, "hidden": 8, "projections": 4},
+    "method": {"name": "fedsimclr", "rounds": 9, "epochs": 1, "hidden": 8, "projections": 4},
     "training": {"batch_size": 32},
     "clustering": {"name": "kmeans"},
 }
 
 
-class Sites:
-    """Three sites a, b and c that answer when a test tells them to."""
+@dataclass
+class Federation:
+    """Sites, their run, and what its operator can do and read."""
 
-    def __init__(self, server: Any, fleet: ModuleType, home: Path, images: Path) -> None:
-        operator = server.operator
-        address, authority = operator.read_spec().address, operator.authority_certificate
-        self.nodes = {name: fleet.connect(address, authority, operator.site(name).key) for name in "abc"}
-        self.own = {
-            name: {
-                "client": name,
-                "folder": str(operator.site(name).path),
-                "state-dir": str(home / name),
-                "data": str(images / name),
-            }
-            for name in "abc"
-        }
+    sites: Any
+    run: Run
+    said: list[str]  # by the server
+    rounds: int = 0  # that were read
 
-    def pull(self, name: str) -> Message:
-        """Wait for the next message to a site."""
-        return self._wait_for({name})[name]
+    def next_row(self) -> dict[str, Any]:
+        """The row of the next round, once the run has it."""
+        self.rounds += 1
+        assert wait_until(lambda: len(self.run.rows()) >= self.rounds, START_SECONDS)
+        return self.run.rows()[self.rounds - 1]
 
-    def tasks(self) -> dict[str, Message]:
-        """Wait for the next tasks of all sites; greetings before them are answered."""
-        return self._wait_for({"a", "b", "c"}, greetings=False)
-
-    def _wait_for(self, names: set[str], greetings: bool = True) -> dict[str, Message]:
-        until, found = time.monotonic() + START_SECONDS, {}
-        while time.monotonic() < until and found.keys() < names:
-            for name in sorted(names - found.keys()):
-                message = self.nodes[name].pull()
-                if message is None:
-                    time.sleep(0.1)
-                elif greetings or message.metadata.message_type == "train":
-                    found[name] = message
-                else:
-                    self.nodes[name].push(self.reply(name, message))
-        assert found.keys() == names
-        return found
-
-    def reply(self, name: str, message: Message) -> Message:
-        """The honest reply of a site."""
-        context = Context(message.metadata.run_id, self.nodes[name].node, self.own[name], RecordDict(), {})
-        return client_app(message, context)
-
-    def lie(self, name: str, message: Message, change: Callable[[RecordDict], object]) -> None:
-        """Send the reply of a site after a change, signed again."""
-        content = unpack(self.reply(name, message).content)
-        change(content)
-        facts = unpack(message.content)["signature"]
-        order = Order(*(facts[key] for key in Order._fields))
-        sign_reply(content, order, load_site_key(Path(self.own[name]["folder"]) / "site.key"))
-        self.nodes[name].reply(message, content)
+    def command(self, command: str, site: str) -> None:
+        """Change the members of the federation, as its operator does."""
+        arguments = ["federation", command, str(self.sites.operator.path), "--site", site]
+        assert CliRunner().invoke(app, arguments).exit_code == 0
 
 
-@pytest.fixture
-def federation(tmp_path: Path, owners: Path, fleet: ModuleType) -> Iterator[tuple[Sites, Run]]:
+@pytest.fixture(scope="module")
+def federation(
+    tmp_path_factory: pytest.TempPathFactory, owners: Path, fleet: ModuleType
+) -> Iterator[Federation]:
+    home = tmp_path_factory.mktemp("hostile")
     spec = FederationSpec("127.0.0.1", free_port(), free_port(), ("a", "b", "c"))
-    operator = create_federation(tmp_path / "federation", spec, 1)
+    operator = create_federation(home / "federation", spec, 1)
     policy = JoinPolicy(min_sites=3, wait=START_SECONDS, round_timeout=ROUND_TIMEOUT, retry_seconds=0.5)
-    with running_server(operator) as server:
-        sites = Sites(server, fleet, tmp_path, owners)
-        submit(server, RunRequest(config.dump(config.parse(RECIPE)), tmp_path / "run", policy))
-        yield sites, Run(tmp_path / "run")
-        for site in sites.nodes.values():
-            site.close()
+    with running_server(operator) as server, closing(fleet.Sites(operator, owners)) as sites:
+        submit(server, RunRequest(config.dump(config.parse(RECIPE)), home / "run", policy))
+        said: list[str] = []
+        with supervised(Supervisor(server, said.append)):
+            yield Federation(sites, Run(home / "run"), said)
 
 
-def wait_for_rows(run: Run, count: int) -> list[dict[str, Any]]:
-    """The rows of the run, once there are as many."""
-    until = time.monotonic() + START_SECONDS
-    while len(run.rows()) < count and time.monotonic() < until:
-        time.sleep(0.2)
-    return run.rows()
+@contextmanager
+def supervised(supervisor: Supervisor) -> Iterator[None]:
+    """Let the supervisor look after the server every half second, as `fedmcc server start` does."""
+    stop = threading.Event()
+
+    def check() -> None:
+        while not stop.wait(0.5):
+            supervisor.check()
+
+    thread = threading.Thread(target=check)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
 
 
 def poisoned(task: Message) -> RecordDict:
@@ -175,34 +155,69 @@ LIES: list[tuple[Callable[[RecordDict], None], str]] = [
 
 
 def test_a_hostile_site_speaks_for_nobody_and_delays_nobody(
-    federation: tuple[Sites, Run], fleet: ModuleType
+    federation: Federation, fleet: ModuleType
 ) -> None:
-    sites, run = federation
+    sites = federation.sites
     sites.lie("c", sites.pull("c"), set_fact("channels", 2**33))  # of which a network would need 1.2 TB
-    tasks = sites.tasks()
+    tasks = sites.tasks("abc")
     forge_replies(fleet, sites, tasks)
-    for name in "abc":
-        sites.nodes[name].push(sites.reply(name, tasks[name]))
-    first = wait_for_rows(run, 1)[0]
+    sites.answer(tasks, "abc")
+    first = federation.next_row()
     assert (first["participants"], first["refused"]) == ([0, 1, 2], [])
     assert first["loss"] < 100  # no update of the hostile site counts for another one
-    for number, (lie, reason) in enumerate(LIES, start=2):
-        check_refused(hostile_round(sites, run, number, lie), reason)
-    check_slow_link(sites, run, 5)
-    honest = hostile_round(sites, run, 6, lambda content: None)
+    for lie, reason in LIES:
+        check_refused(hostile_round(federation, lie), reason)
+    check_slow_link(federation)
+    honest = hostile_round(federation, lambda content: None)
     assert honest["participants"] == [0, 1, 2]  # also the site with the slow link
-    check_refused(
-        hostile_round(sites, run, 7, add_centroids), "It has 100000 centroids; at most 4 are allowed."
-    )
 
 
-def hostile_round(sites: Sites, run: Run, number: int, lie: Callable[[RecordDict], object]) -> dict[str, Any]:
+def test_a_site_that_is_added_during_a_run_takes_part_from_the_next_round(federation: Federation) -> None:
+    sites = federation.sites
+    tasks = sites.tasks("abc")
+    federation.command("add", "d")
+    sentence = "d can connect from now on; it takes part from the next round."
+    assert wait_until(lambda: sentence in federation.said, START_SECONDS)
+    sites.connect("d")
+    sites.answer({"d": sites.pull("d")}, "d")  # the greeting
+    sites.answer(tasks, "abc")
+    assert federation.next_row()["participants"] == [0, 1, 2]
+    sites.answer(sites.tasks("abcd"), "abcd")
+    assert federation.next_row()["participants"] == [0, 1, 2, 3]
+
+
+def test_the_update_of_a_site_that_is_revoked_during_the_round_does_not_count(
+    federation: Federation,
+) -> None:
+    sites = federation.sites
+    tasks = sites.tasks("abcd")
+    update = sites.reply("d", tasks["d"])
+    federation.command("revoke", "d")
+    with pytest.raises(httpx.HTTPStatusError, match="401"):
+        sites.nodes["d"].push(update)
+    sites.answer(tasks, "abc")
+    row = federation.next_row()
+    reasons = row.get("reasons", {}) | {str(each["client"]): each["reason"] for each in row["refused"]}
+    assert (row["participants"], list(reasons)) == ([0, 1, 2], ["3"])
+    assert reasons["3"].endswith("was revoked.")
+    assert row["seconds"] < ROUND_TIMEOUT / 2  # nobody waits for a reply that cannot come
+    with pytest.raises(httpx.HTTPStatusError, match="412"):
+        sites.connect("d")
+
+
+def test_centroids_that_represent_no_images_are_refused(federation: Federation) -> None:
+    federation.sites.answer(federation.sites.tasks("abc"), "abc")  # the second moments of whitening
+    assert federation.next_row()["participants"] == [0, 1, 2]
+    row = hostile_round(federation, add_centroids)
+    check_refused(row, "It has 100000 centroids; at most 4 are allowed.")
+
+
+def hostile_round(federation: Federation, lie: Callable[[RecordDict], object]) -> dict[str, Any]:
     """A round in which a and b are honest and c lies; returns its row."""
-    tasks = sites.tasks()
-    sites.lie("c", tasks["c"], lie)
-    for name in "ab":
-        sites.nodes[name].push(sites.reply(name, tasks[name]))
-    return wait_for_rows(run, number)[number - 1]
+    tasks = federation.sites.tasks("abc")
+    federation.sites.lie("c", tasks["c"], lie)
+    federation.sites.answer(tasks, "ab")
+    return federation.next_row()
 
 
 def check_refused(row: dict[str, Any], reason: str) -> None:
@@ -213,20 +228,20 @@ def check_refused(row: dict[str, Any], reason: str) -> None:
     assert row["bytes"]["2"][1] < JUNK / 2
 
 
-def check_slow_link(sites: Sites, run: Run, number: int) -> None:
+def check_slow_link(federation: Federation) -> None:
     """Check that a site whose upload takes longer than a round costs only its own update."""
-    tasks = sites.tasks()
+    sites = federation.sites
+    tasks = sites.tasks("abc")
     arguments = {"args": (sites.reply("c", tasks["c"]),), "kwargs": {"pause": PAUSE}}
     threading.Thread(target=sites.nodes["c"].push, daemon=True, **arguments).start()
-    for name in "ab":
-        sites.nodes[name].push(sites.reply(name, tasks[name]))
-    row = wait_for_rows(run, number)[number - 1]
+    sites.answer(tasks, "ab")
+    row = federation.next_row()
     assert (row["participants"], row["dropped"]) == ([0, 1], [2])
     assert row["reasons"] == {"2": f"it did not reply within {ROUND_TIMEOUT:g} seconds."}
     assert row["seconds"] < 1.1 * ROUND_TIMEOUT
 
 
-def forge_replies(fleet: ModuleType, sites: Sites, tasks: dict[str, Message]) -> None:
+def forge_replies(fleet: ModuleType, sites: Any, tasks: dict[str, Message]) -> None:
     """Send everything that counted, or ended the run, before any site has answered."""
     attacker = sites.nodes["c"]
     for name in "ab":

@@ -20,6 +20,7 @@ from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import write_atomically
 
 START_SECONDS = 120.0  # in which a program must accept connections
+RELOAD_SECONDS = 10.0  # in which nginx replaces its workers
 
 
 class Program:
@@ -115,16 +116,31 @@ def stop(operator: OperatorFolder) -> bool:
 
 
 def reload_proxy(operator: OperatorFolder) -> bool:
-    """Make a running nginx read its certificate and the registered keys again; returns False without one."""
+    """Make a running nginx read its certificate and the registered keys again; returns False without one.
+
+    When it returns, new connections are accepted only by workers that have read them.
+    """
     try:
         master = int((operator.server / "nginx.pid").read_text())
     except (OSError, ValueError):
         return False
-    if master not in pid_files.session_of(operator.flower_home, master):
+    workers = pid_files.session_of(operator.flower_home, master)
+    if master not in workers:
         return False
     write_nginx_config(operator, operator.read_spec())
     os.kill(master, signal.SIGHUP)
+    workers.remove(master)
+    processes.wait_until(lambda: all(map(_is_leaving, workers)), RELOAD_SECONDS)
     return True
+
+
+def _is_leaving(worker: int) -> bool:
+    """Whether a worker of nginx accepts no more connections: it has ended, or its title says that it will."""
+    try:
+        title = Path(f"/proc/{worker}/cmdline").read_bytes()
+    except OSError:
+        return True
+    return not title or b"shutting down" in title
 
 
 def register_sites(operator: OperatorFolder, flower: programs.CommandLine) -> dict[str, int]:

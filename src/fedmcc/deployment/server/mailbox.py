@@ -190,6 +190,8 @@ class Mailbox:
         """The outcome of a message; None if it is not known yet."""
         pending = self._pending[id]
         node, delivery = pending.letter.node, pending.delivery
+        if revoked := self._revoked(pending):
+            return Received(id, node, revoked)
         if delivery is None:
             return None
         try:
@@ -201,6 +203,15 @@ class Mailbox:
             delivery.discard()
             content = Fault(str(error), refused=True)
         return None if content is None else Received(id, node, content, delivery.size)
+
+    def _revoked(self, pending: Pending) -> Fault | None:
+        """The fault of a site whose key was revoked after the message was sent: nobody waits for it."""
+        if not self._signer or not pending.order or not self._signer.revoked(pending.order.site):
+            return None
+        if pending.delivery is None:
+            return Fault("its key was revoked.", lost=True)
+        pending.delivery.discard()
+        return Fault(f"The key of site {pending.order.site} was revoked.", refused=True)
 
     def _late(self, delivery: Delivery) -> Fault:
         delivery.discard()

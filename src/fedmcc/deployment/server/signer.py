@@ -41,12 +41,18 @@ class Signer:
 
     def verify(self, reply: Message, order: Order) -> None:
         """Raise ForgedError unless the site to which this order was sent signed this reply to it."""
-        path, digests = self.operator.public_key(order.site), Digests()
-        if not path.exists():
+        if self.revoked(order.site):
             raise ForgedError(f"The key of site {order.site} was revoked.")
-        key = load_public_key(path)  # read again each time: the operator may revoke it during a run
+        digests = Digests()
+        key = load_public_key(
+            self.operator.public_key(order.site)
+        )  # read again each time: the operator may revoke it during a run
         signatures.verify_reply(reply.content, order, key, digests)
         self.book.received(self._server(), order, reply.content, digests)
+
+    def revoked(self, site: str) -> bool:
+        """Whether the operator has revoked the key of a site."""
+        return not self.operator.public_key(site).exists()
 
     def registered_key(self, site: str) -> bytes:
         """The public key of a site in OpenSSH's format; empty if it was revoked."""
@@ -71,7 +77,7 @@ class Signer:
     @property
     def nodes(self) -> set[int]:
         """The nodes whose keys are not revoked."""
-        return {node for node, name in self.names.items() if self.operator.public_key(name).exists()}
+        return {node for node, name in self.names.items() if not self.revoked(name)}
 
     def _order(self, message: Message) -> Order:
         metadata, now = message.metadata, time.time()
