@@ -1,7 +1,5 @@
 """Cross-client contrast: negatives from other clients' images through their second moment."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -84,21 +82,6 @@ def test_the_loss_attracts_views_and_repels_what_is_near_in_this_client_and_in_o
     expected = float(spectral_contrast(z_a, z_b, 0.5)) + 2.0 * 2 * float(others.mean())
     loss = stage.loss(Outputs(z_a, z_b, others, others, share.expand(4)))
     assert float(loss) == pytest.approx(expected)
-
-
-def test_a_share_of_the_attraction_goes_to_the_nearest_image_of_the_batch():
-    _, stage = _setup()
-    z_a, z_b = _unit(6, 1), _unit(6, 2)
-    none, whole = torch.zeros(6, dtype=torch.float64), torch.ones(6, dtype=torch.float64)
-    middle, change = F.normalize(z_a + z_b, dim=1), []
-    for i in range(6):
-        j = max((k for k in range(6) if k != i), key=lambda k: float(middle[i] @ middle[k]))
-        change.append(float(z_a[i] @ z_b[i]) - 0.5 * float(z_a[i] @ z_b[j] + z_b[i] @ z_a[j]))
-    losses = [
-        float(replace(stage, neighbours=share).loss(Outputs(z_a, z_b, none, none, whole)))
-        for share in (0.0, 0.25)
-    ]
-    assert losses[1] - losses[0] == pytest.approx(2 * 0.25 * np.mean(change))
 
 
 def test_there_is_no_moment_of_other_clients_in_the_first_round():

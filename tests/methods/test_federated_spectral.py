@@ -10,6 +10,7 @@ from torch import nn
 from fedmcc.errors import InputError
 from fedmcc.evaluation.clustering import accuracy
 from fedmcc.messages import Update
+from fedmcc.methods import federated_spectral
 from fedmcc.methods.centroids import HEAD
 from fedmcc.methods.federated_kmeans import FederatedKMeans
 from fedmcc.methods.federated_spectral import FederatedSpectral
@@ -63,7 +64,7 @@ def test_arcs_are_separated_by_merged_prototypes_and_not_by_one_each():
 
 
 def test_arcs_of_uneven_sizes_are_separated_too():
-    labels = [np.repeat([0, 1], [400, 40]) for _ in range(2)]
+    labels = [np.repeat([0, 1], [800, 80]) for _ in range(2)]
     shards = [_arcs(own, client) for client, own in enumerate(labels)]
     net, _ = _exchange(FederatedSpectral(prototypes=20.0, **ARCS), shards)
     assigned = net.online.assign(net.online.encoder(torch.cat(shards))).argmax(dim=1).numpy()
@@ -71,16 +72,48 @@ def test_arcs_of_uneven_sizes_are_separated_too():
 
 
 def test_a_client_sends_the_sum_of_outer_products_of_its_soft_assignments():
-    net, updates = _exchange(FederatedSpectral(members=2, **ARCS), [points for _, points in SHARDS])
-    head = net.online.cluster_projector
-    cosine = (
-        nn.functional.normalize(SHARDS[0][1], dim=1) @ nn.functional.normalize(head.vectors.weight, dim=1).T
-    ) / 0.02
-    shares = [cosine[:, rows].softmax(dim=1) / 2 for rows in (slice(20), slice(20, 40))]
-    p = torch.cat(shares, dim=1).double().detach().numpy()
+    method = FederatedSpectral(members=2, neighbours=0, **ARCS)
+    net, updates = _exchange(method, [points for _, points in SHARDS])
+    p = _soft_assignments(net.online.cluster_projector, SHARDS[0][1], 0.02)
     expected = sum(np.outer(row, row) for row in p)[np.triu_indices(40)]
     np.testing.assert_allclose(updates[0].extras["affinity"], expected, atol=1e-4)
     assert updates[0].extras["affinity"].shape == (40 * 41 / 2,)  # for any number of images
+
+
+def test_an_image_shares_the_prototypes_of_its_nearest_neighbours_at_its_client():
+    method = FederatedSpectral(members=2, neighbours=3, **ARCS)
+    net, updates = _exchange(method, [points for _, points in SHARDS])
+    own = SHARDS[0][1].double().numpy()
+    p = _soft_assignments(net.online.cluster_projector, SHARDS[0][1], 0.02 / 2)  # of half the temperature
+    directions = own / np.linalg.norm(own, axis=1, keepdims=True)
+    means = [p[np.argsort(-(directions @ row))[:4]].mean(axis=0) for row in directions]  # the image is first
+    expected = sum(np.outer(row, row) for row in means)[np.triu_indices(40)]
+    np.testing.assert_allclose(updates[0].extras["affinity"], expected, atol=1e-3)
+
+
+def _soft_assignments(head, points, temperature):
+    cosine = nn.functional.normalize(points, dim=1) @ nn.functional.normalize(head.vectors.weight, dim=1).T
+    shares = [(cosine[:, rows] / temperature).softmax(dim=1) / 2 for rows in (slice(20), slice(20, 40))]
+    return torch.cat(shares, dim=1).double().detach().numpy()
+
+
+@pytest.mark.parametrize(
+    ("images", "used", "expected"), [(20, 50, 1), (100, 50, 4), (100, 10, 10), (40, 10, 8)]
+)
+def test_neighbourhoods_are_a_fifth_of_a_cluster_at_most(images, used, expected):
+    """A client that uses ten of fifty prototypes holds about one of five clusters."""
+    merging, p = FederatedSpectral().stages()[-1], torch.zeros(images, 50)
+    p[:, :used] = 1 / used
+    assert merging.neighbourhood(p, clusters=5) == expected
+
+
+def test_affinities_of_many_images_are_those_of_an_even_sample(monkeypatch):
+    method, points = FederatedSpectral(members=1, **ARCS), SHARDS[0][1]
+    net, _ = _exchange(method, [points])
+    monkeypatch.setattr(federated_spectral, "MAX_IMAGES", 100)
+    sampled = method.stages()[-1].extras(net, [points])["affinity"]
+    expected = method.stages()[-1].extras(net, [points[::3]])["affinity"] * 3
+    torch.testing.assert_close(sampled, expected)
 
 
 @pytest.mark.parametrize(("clusters", "most"), [(10, 1_000), (100, 1_000), (200, 2_000)])

@@ -52,7 +52,6 @@ class CrossClientContrast(Stage):
 
     projections: int
     repulsion: float
-    neighbours: float = 0.0  # share of the attraction that goes to the nearest image of the batch
     name: str = "separation"
     trained: Parts = ("online.encoder", "online.instance_projector")
     shared: Parts = ("online.encoder", "online.instance_projector")
@@ -66,8 +65,6 @@ class CrossClientContrast(Stage):
     def loss(self, outputs: Outputs) -> Tensor:
         """Attract the two views of an image; repel images of this client and of all others."""
         own = spectral_contrast(outputs.z_a, outputs.z_b, self.repulsion * outputs.share[0])
-        if self.neighbours:
-            own = own + 2 * self.neighbours * _nearer_view(outputs.z_a, outputs.z_b)
         return own + self.repulsion * (outputs.others_a + outputs.others_b).mean()
 
     def receive(self, net: CrossClientPair, task: Task, memory: Memory) -> None:
@@ -108,11 +105,3 @@ class CrossClientContrast(Stage):
 
 def _project(net: CrossClientPair, images: Tensor) -> Tensor:
     return F.normalize(net.online.instance(net.online.encoder(images)), dim=1, eps=1e-8)
-
-
-def _nearer_view(z_a: Tensor, z_b: Tensor) -> Tensor:
-    """Mean similarity of the two views of an image, minus that of views of it and the nearest other image."""
-    middle = F.normalize((z_a + z_b).detach(), dim=1, eps=1e-8)
-    nearest = (middle @ middle.T).fill_diagonal_(-torch.inf).argmax(dim=1)
-    near = 0.5 * ((z_a * z_b[nearest]).sum(dim=1) + (z_b * z_a[nearest]).sum(dim=1))
-    return ((z_a * z_b).sum(dim=1) - near).mean()

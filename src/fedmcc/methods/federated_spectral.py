@@ -1,6 +1,7 @@
 """Federated spectral clustering: several prototypes per cluster, merged by how often images share them.
 
 By default it is a consensus of several such clusterings, which differ in axes, prototypes and first centres.
+An image shares the prototypes of its nearest neighbours at its client, too (docs/decisions/0024).
 """
 
 import math
@@ -9,7 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
@@ -18,9 +21,11 @@ from fedmcc.methods.centroids import HEAD, Statistics, encode
 from fedmcc.methods.extras import Additive, add_up, additive_mismatch
 from fedmcc.methods.federated_kmeans import FederatedKMeans
 from fedmcc.methods.hyperparameters import require_positive
-from fedmcc.networks.prototypes import Member, Prototypes
+from fedmcc.methods.neighbour_agreement import with_nearest
+from fedmcc.networks.prototypes import Member, Prototypes, rows_of
 from fedmcc.numerics import cluster_number
 from fedmcc.numerics.matrices import from_upper_triangle, is_positive_semidefinite, upper_triangle
+from fedmcc.numerics.neighbours import mean_of_rows
 from fedmcc.numerics.normalized_cut import Balance, consensus
 from fedmcc.numerics.state_dicts import State
 
@@ -30,6 +35,9 @@ MAX_PROTOTYPES = 1_000  # of all members together, up to 100 clusters: bounds th
 EXPECTED_CLUSTERS = 10  # for which prototypes and axes are counted if the number of clusters is chosen
 CURVE = "cluster_number"  # the extras with the scores of each number of clusters
 MAX_PROTOTYPES_PER_CLUSTER = 10  # of all members together, for more clusters
+MAX_NEIGHBOURHOOD = 0.2  # of the images that a cluster has on average at a client that holds it
+BLOCK = 4_096  # images whose outer products are added up in double precision at a time
+MAX_IMAGES = 20_000  # of a client from which affinities are computed; of more, an even sample
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,7 @@ class FederatedSpectral(FederatedKMeans):
     images_per_centroid: int = 10  # at least, unless that gives fewer centroids than clusters
     temperature: float = 0.05  # of the soft assignments
     prototypes: float = 10.0  # per cluster
+    neighbours: int = 10  # images of a client that share prototypes with an image; 0: none
     balance: Balance = (
         "auto"  # weight of equal cluster sizes in the choice of a cut; auto: sizes from the data
     )
@@ -57,6 +66,7 @@ class FederatedSpectral(FederatedKMeans):
         super().__post_init__()
         require_positive(self, "prototypes", "members", section="clustering")
         require_balance(self.balance, "clustering")
+        require_count(self.neighbours, "clustering")
         if self.choose and self.members < 2:
             raise InputError("The number of clusters is chosen by the agreement of members: set 2 or more.")
 
@@ -99,6 +109,12 @@ def require_balance(balance: Balance, section: str) -> None:
         raise InputError(f'{section}.balance is {balance}: give "auto", 0 or a positive number.')
 
 
+def require_count(neighbours: int, section: str) -> None:
+    """Raise unless the number of neighbours is zero or positive."""
+    if neighbours < 0:
+        raise InputError(f"{section}.neighbours is {neighbours}: give 0 or more.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Merging(Statistics):
     """Clients send the affinities of the prototypes on their images; the server groups the prototypes."""
@@ -109,13 +125,26 @@ class Merging(Statistics):
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
         """The sum over images of p pᵀ, where p is the soft assignment to the prototypes of all members."""
-        head = net.online.cluster_projector
-        count = len(head.groups)
-        affinity = torch.zeros(count, count, dtype=torch.float64)
-        for features in encode(net, batches):
-            p = head.assign_to_prototypes(features).cpu().double()
-            affinity += p.T @ p
-        return {"affinity": upper_triangle(affinity).float()}
+        head, features = net.online.cluster_projector, torch.cat([*encode(net, batches)])
+        images = len(features)
+        features = features[:: -(-images // MAX_IMAGES)]
+        p = head.assign_to_prototypes(features)
+        if self.method.neighbours:
+            p = sharpened(p, head.members)
+            table = with_nearest(F.normalize(features, dim=1), self.neighbourhood(p, head.groups.shape[1]))
+            p = mean_of_rows(p, table)
+        affinity = sum((rows.T @ rows for rows in p.cpu().double().split(BLOCK)), torch.zeros(()))
+        return {"affinity": upper_triangle(affinity * images / len(p)).float()}
+
+    def neighbourhood(self, p: Float[Tensor, "n prototypes"], clusters: int) -> int:
+        """The number of neighbours of an image, so few that they are mostly of its cluster.
+
+        A client holds about as large a part of the clusters as it uses of the prototypes.
+        """
+        clusters = min(clusters, EXPECTED_CLUSTERS) if self.method.choose else clusters
+        used = float(torch.special.entr(p.mean(dim=0)).sum().exp()) / p.shape[1]
+        images = len(p) / max(1.0, clusters * used)  # of a cluster at this client
+        return min(self.method.neighbours, max(1, round(MAX_NEIGHBOURHOOD * images)))
 
     def additive(self, weights: State) -> dict[str, Additive]:
         """The sum of p pᵀ."""
@@ -149,3 +178,9 @@ class Merging(Statistics):
         groups = torch.eye(most)[torch.from_numpy(parts).long()]
         sizes = affinity.sum(dim=1).float() @ groups
         return Aggregate({f"{HEAD}.groups": groups, f"{HEAD}.marginal": sizes / sizes.sum()}, curve)
+
+
+def sharpened(p: Float[Tensor, "n prototypes"], members: Sequence[Member]) -> Float[Tensor, "n prototypes"]:
+    """Soft assignments at half the temperature: neighbours connect prototypes instead."""
+    shares = [p[:, rows].square() for rows in rows_of(members)]
+    return torch.cat([share / share.sum(dim=1, keepdim=True) for share in shares], dim=1) / len(members)

@@ -19,7 +19,7 @@ from fedmcc.methods.base import Memory, Stage
 from fedmcc.methods.centroids import SMALLEST_CLUSTER
 from fedmcc.methods.cross_client_contrast import CrossClientContrast
 from fedmcc.methods.federated_kmeans import require_share
-from fedmcc.methods.federated_spectral import FederatedSpectral, require_balance
+from fedmcc.methods.federated_spectral import FederatedSpectral, require_balance, require_count
 from fedmcc.methods.fedmcc import Representation
 from fedmcc.methods.hyperparameters import require_fraction, require_positive
 from fedmcc.methods.mcc import MomentumContrast
@@ -41,11 +41,11 @@ class FedMCCPlus(MomentumContrast):
     half_life: float = 0.0  # rounds in which at least half of the target is renewed; 0: `momentum` alone
     separation: float = 0.5  # fraction of the rounds with cross-client contrast
     repulsion: float = 3.0  # weight of the negatives in the stage separation
-    neighbours: float = 0.0  # share of its attraction that goes to the nearest image of the batch
     axes: float = 3.0  # whitened axes per cluster; 0: no whitening
     variance: float = 0.95  # share that the whitened axes hold at most; axes beyond it are left out as noise
     prototypes: float = 10.0  # per cluster
     prototype_temperature: float = 0.05  # of the soft assignments
+    neighbours: int = 10  # images of a client that share prototypes with an image; 0: none
     balance: Balance = "auto"  # weight of equal cluster sizes when prototypes are merged; auto: from the data
     members: int = 5  # clusterings in the consensus; 1: a single one
     choose: bool = False  # the number of clusters from the affinities; `clusters` is then the largest
@@ -56,12 +56,12 @@ class FedMCCPlus(MomentumContrast):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_fraction(self, "separation")
-        require_fraction(self, "neighbours")
         require_positive(self, "repulsion", "polish_pace", "prototypes", "prototype_temperature", "smallest")
         require_positive(self, "members")
         if not 0 <= self.half_life < math.inf:
             raise InputError(f"method.half_life is {self.half_life}: give 0 or more rounds.")
         require_balance(self.balance, "method")
+        require_count(self.neighbours, "method")
         require_share(self.variance, "method")
         if self.choose and self.polish_rounds:
             raise InputError("method.choose excludes self-training: set method.polish_rounds to 0.")
@@ -102,7 +102,6 @@ class FedMCCPlus(MomentumContrast):
             epochs=self.epochs,
             projections=self.projections,
             repulsion=self.repulsion,
-            neighbours=self.neighbours,
         )
 
     def _clustering(self) -> FederatedSpectral:
@@ -111,6 +110,7 @@ class FedMCCPlus(MomentumContrast):
             variance=self.variance,
             prototypes=self.prototypes,
             temperature=self.prototype_temperature,
+            neighbours=self.neighbours,
             balance=self.balance,
             members=self.members,
             choose=self.choose,

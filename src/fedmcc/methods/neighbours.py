@@ -36,6 +36,7 @@ from fedmcc.methods.neighbour_agreement import with_nearest
 from fedmcc.networks.momentum import Network
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics import kmeans
+from fedmcc.numerics.neighbours import mean_of_rows
 from fedmcc.numerics.state_dicts import State
 
 MARGINAL, WHITENING = f"{HEAD}.marginal", f"{HEAD}.whitening"
@@ -151,8 +152,4 @@ def principal(head: Prototypes, points: Float[Tensor, "n axes"]) -> Float[Tensor
 
 def elect(votes: Float[Tensor, "n k"], partners: Int64[Tensor, "n neighbours"]) -> Int64[Tensor, " n"]:
     """The cluster with the largest sum of the neighbours' votes, each scaled to a sum of 1."""
-    votes = votes / votes.sum(dim=1, keepdim=True)
-    total = torch.zeros_like(votes)
-    for column in partners.T:  # one by one: all at once would take memory for n x neighbours x k numbers
-        total += votes[column]
-    return total.argmax(dim=1)
+    return mean_of_rows(votes / votes.sum(dim=1, keepdim=True), partners).argmax(dim=1)

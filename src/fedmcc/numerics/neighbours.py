@@ -45,6 +45,14 @@ def _smallest(
     return indices, smallest
 
 
+def mean_of_rows(rows: Float[Tensor, "n d"], table: Int64[Tensor, "n neighbours"]) -> Float[Tensor, "n d"]:
+    """For each line of the table, the mean of the rows that it names."""
+    total = torch.zeros_like(rows)
+    for column in table.T:  # one by one: all at once would take memory for n x neighbours x d numbers
+        total += rows[column]
+    return total / table.shape[1]
+
+
 def degrees(neighbours: Int64[Tensor, "n k"]) -> Int64[Tensor, " n"]:
     """The number of edges of each row in the graph that joins rows if either is a neighbour of the other."""
     count = len(neighbours)
