@@ -2,7 +2,9 @@
 
 Clients clip their own updates to the median norm of the first round; the hostile one obeys that or does not.
 The federation, the schedule and the attacks are those of benchmarks/robustness.py.
-Usage: python benchmarks/secure_robustness.py [--seeds 1] [--runs FILE]; what FILE has is not repeated.
+What FILE has is not repeated.
+
+python benchmarks/secure_robustness.py [--seeds 1] [--attacks none "sign flipped ×9"] [--runs FILE]
 """
 
 import argparse
@@ -52,11 +54,12 @@ def main() -> None:
     """Print a line of JSON for each run, and the table of their means."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--attacks", nargs="+", choices=MEASURED, default=MEASURED)
     parser.add_argument("--runs", type=Path, help="file to which lines are added")
     options = parser.parse_args()
     scores = dict(read(options.runs)) if options.runs else {}
     for seed in range(options.seeds):
-        missing = [case for case in cases(seed) if case not in scores]
+        missing = [case for case in cases(seed) if case.attack in options.attacks and case not in scores]
         clip = typical_norm(seed) if missing else 0.0
         for case in missing:
             scores[case] = measure(case, clip)
