@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast check docs bench bench-memory lock clean
+.PHONY: help install demo test test-fast check tutorial docs bench bench-memory lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -31,6 +31,9 @@ check: $(READY)  ## format, lint, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache > .venv/layers.txt || (cat .venv/layers.txt; exit 1)
+
+tutorial:  ## run docs/tutorial.md as written, in a new environment; about a quarter of an hour
+	$(PYTHON) tests/fresh_tutorial.py
 
 docs: $(READY)  ## build the documentation as a website, in site/
 	$(BIN)/mkdocs build --strict --quiet

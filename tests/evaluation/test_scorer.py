@@ -227,3 +227,15 @@ def test_sets_up_to_the_limit_are_scored_on_all_images_and_0_is_no_limit(above, 
 def test_a_negative_limit_of_images_is_refused():
     with pytest.raises(InputError, match="sample_above is -1"):
         Evaluation(sample_above=-1)
+
+
+def test_without_labels_no_clustering_is_computed_for_scores_against_them(monkeypatch):
+    for name in ("raw_kmeans", "kmeans", "score"):
+        monkeypatch.setattr(scorer_module, name, lambda *_, **__: pytest.fail("computed"))
+    scorer, branch = _scorer(labels=None), Branch(Pixels(), cluster_projector=Sides())
+    scorer.round(branch, with_head=True, with_kmeans=True)
+    assert scorer.final(branch, scorer.extract(branch))["scores"] == {
+        "pixels": {},
+        "features": {},
+        "head": {},
+    }

@@ -60,21 +60,23 @@ class Scorer:
             extracted = extracted._replace(assignments=None)
         scores = self._without_labels(branch, extracted)
         if extracted.assignments is not None:
-            scores |= _fields("", score(self.images.labels, extracted.assignments.argmax(axis=1)))
+            clusters = extracted.assignments.argmax(axis=1)
+            scores |= self._fields(lambda: clusters)
         if with_kmeans:
-            scores |= _fields("kmeans_", score(self.images.labels, self.kmeans(extracted, branch)))
+            scores |= self._fields(lambda: self.kmeans(extracted, branch), "kmeans_")
         return {key: value for key, value in scores.items() if value is not None}
 
     def final(self, branch: Branch, extracted: Extracted) -> dict[str, Any]:
         """The final scores: of the head, of k-means on pixels and features, of kNN, and without labels."""
-        images, labels = self.images, self.images.labels
-        count = self.count(extracted)
-        pixels = raw_kmeans(images.images, count, self.seed, self.options.sample_above or None)
-        assignments = {"pixels": pixels, "features": self.kmeans(extracted, branch)}
+        images, count = self.images, self.count(extracted)
+        sample = self.options.sample_above or None
+        scores = {
+            "pixels": self._fields(lambda: raw_kmeans(images.images, count, self.seed, sample)),
+            "features": self._fields(lambda: self.kmeans(extracted, branch)),
+        }
+        assigned = self.assign(extracted, branch).clusters
         if extracted.assignments is not None:
-            assignments["head"] = extracted.assignments.argmax(axis=1)
-        assigned = assignments.get("head", assignments["features"])
-        scores = {name: _fields("", score(labels, clusters)) for name, clusters in assignments.items()}
+            scores["head"] = self._fields(lambda: assigned)
         return self._sample_sizes(count) | {
             "images": len(images),
             "split": images.split,
@@ -171,6 +173,10 @@ class Scorer:
         count = len(self.images)
         return np.linspace(0, count - 1, min(MAX_ALIGNED_IMAGES, count)).round().astype(int)
 
-
-def _fields(prefix: str, scores: ClusterScores | None) -> dict[str, float]:
-    return {} if scores is None else {f"{prefix}{key}": value for key, value in scores._asdict().items()}
+    def _fields(self, assign: Callable[[], Assigned], prefix: str = "") -> dict[str, float]:
+        """The scores of a clustering against the labels; without labels it is not computed."""
+        labels = self.images.labels
+        if labels is None or not (labels >= 0).any():
+            return {}
+        scores: ClusterScores | None = score(labels, assign())
+        return {} if scores is None else {f"{prefix}{key}": value for key, value in scores._asdict().items()}

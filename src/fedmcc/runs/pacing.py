@@ -15,8 +15,8 @@ from fedmcc.runs.schedule import MAX_EPOCHS, PASSES, Schedule
 from fedmcc.storage.atomic_files import write_atomically
 from fedmcc.training.loop import Step
 
-TOLERANCE = 0.1  # of the planned epochs: a smaller difference changes nothing
-RECENT = 4  # epochs whose mean duration is expected of the next ones
+TOLERANCE = 0.15  # of the planned epochs: a smaller difference changes nothing
+RECENT = 6  # epochs whose mean duration is expected of the next ones
 REST_SHARE = 0.1  # of the whole time, for clustering, scores and the report
 
 
