@@ -32,9 +32,12 @@ def _claiming(update, times):
 
 
 def _stages_with_updates():
-    """The stages of federated spectral clustering, with honest updates and the global model of each."""
+    """The stages of federated spectral clustering, with honest updates and the global model of each.
+
+    There are as many clusters as groups of points: which groups fewer ones would join depends on rounding.
+    """
     net, method = Network(Branch(nn.Flatten())), FederatedSpectral(prototypes=3.0, axes=2.0)
-    method.extend(net, 6, 3)
+    method.extend(net, 6, 5)
     for stage in method.stages():
         model = detached(net.state_dict())
         updates = [
