@@ -38,6 +38,11 @@ def test_unknown_names_and_options_get_a_suggestion():
         load_dataset("folder", channels=2)
 
 
+def test_a_folder_can_be_text(tmp_path):
+    np.savez(tmp_path / "images.npz", images=np.zeros((3, 4, 4), np.uint8))
+    assert len(load_dataset("arrays", root=str(tmp_path / "images.npz"))) == 3
+
+
 def test_parts_of_a_split_are_known_and_named_once():
     assert split_parts("test+train", ("train", "test")) == ["test", "train"]
     with pytest.raises(InputError, match="contains a part twice"):

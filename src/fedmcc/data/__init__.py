@@ -1,6 +1,7 @@
 """Data sets by name. To add one, add a module here and a line in DATASETS."""
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedmcc.data.arrays import Arrays
@@ -78,4 +79,6 @@ def load_dataset(name: str, **options: Any) -> ImageSet:
         choices = get_args(hints[option])
         if get_origin(hints[option]) is Literal and value not in choices:
             raise unknown(option, str(value), [str(choice) for choice in choices])
+        if isinstance(value, str) and Path in (hints[option], *choices):
+            options[option] = Path(value)
     return DATASETS[name](**options).load()
