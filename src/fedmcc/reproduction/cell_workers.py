@@ -57,10 +57,10 @@ def run_cells(cells: Sequence[Cell], jobs: int) -> Iterator[CellEvent]:
     threads = max(1, (os.cpu_count() or 1) // jobs)
     try:
         while waiting or busy:
-            while waiting and len(busy) < jobs:
+            while len(busy) < jobs and (cell := _next_cell(waiting, busy)):
                 worker = idle.pop() if idle else CellWorker(threads)
                 busy.append(worker)
-                worker.start_cell(cell := waiting.popleft())
+                worker.start_cell(cell)
                 yield CellEvent(cell, None)
             for worker in _ready(busy):
                 cell_event = worker.receive()
@@ -71,6 +71,15 @@ def run_cells(cells: Sequence[Cell], jobs: int) -> Iterator[CellEvent]:
     finally:
         for worker in (*busy, *idle):
             worker.stop()
+
+
+def _next_cell(waiting: deque[Cell], busy: Sequence[CellWorker]) -> Cell | None:
+    """Remove and return the first cell that waits for no other cell's encoder; None: there is none."""
+    unfinished = {cell.path for cell in waiting} | {worker.cell.path for worker in busy if worker.cell}
+    cell = next((cell for cell in waiting if cell.encoder_of not in unfinished), None)
+    if cell is not None:
+        waiting.remove(cell)
+    return cell
 
 
 def _ready(busy: list[CellWorker]) -> list[CellWorker]:

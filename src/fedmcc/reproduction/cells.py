@@ -53,6 +53,7 @@ class Cell:
     path: Path
     config: config.Config
     protocol: str
+    encoder_of: Path | None = None  # the folder of the cell whose trained encoder this one clusters
 
     @property
     def name(self) -> str:
@@ -117,8 +118,12 @@ def plan_cells(request: Request) -> list[Cell]:
 
 
 def selected(request: Request, cells: Sequence[Cell]) -> list[Cell]:
-    """The cells of the rows and columns to run; the table also shows what was run before."""
-    rows, columns = request.rows or request.table.rows, request.columns or request.table.columns
+    """The cells of the rows and columns to run; the table also shows what was run before.
+
+    Rows that train the encoders of these rows run, too.
+    """
+    rows, columns = set(request.rows or request.table.rows), request.columns or request.table.columns
+    rows |= {source for key in rows if (source := request.table.rows[key].features_of)}
     chosen = [cell for cell in cells if cell.row in rows and cell.column in columns]
     if not chosen:
         raise InputError("No cell at this scale is in these rows and columns: leave out --row or --column.")
@@ -126,8 +131,13 @@ def selected(request: Request, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _cell(request: Request, row: Row, column: Column, recipe: config.Config, seed: int) -> Cell:
-    path = request.out / "cells" / f"{row.key}-{column.key}-seed{seed}"
-    return Cell(row.key, column.key, seed, path, _seeded(recipe, seed), request.table.protocol)
+    path = _folder(request, row.key, column, seed)
+    encoder_of = _folder(request, row.features_of, column, seed) if row.features_of else None
+    return Cell(row.key, column.key, seed, path, _seeded(recipe, seed), request.table.protocol, encoder_of)
+
+
+def _folder(request: Request, row: str, column: Column, seed: int) -> Path:
+    return request.out / "cells" / f"{row}-{column.key}-seed{seed}"
 
 
 def _seeded(recipe: config.Config, seed: int) -> config.Config:
@@ -147,7 +157,7 @@ def write_plan(request: Request, cells: Sequence[Cell]) -> None:
             f"{request.out} is not empty and has no {PLAN_FILE}: choose another folder with --out."
         )
     make_folder(request.out / "cells", "the cells of the table")
-    recipes = {f"{cell.row}-{cell.column}": recipe_text(cell.config) for cell in cells}
+    recipes = {f"{cell.row}-{cell.column}": recipe_text(cell) for cell in cells}
     plan = {"table": request.table.key, "scale": request.scale, "recipes": recipes}
     if path.exists():
         plan["recipes"] = _require_same_plan(path, plan, recipes) | recipes
@@ -183,7 +193,10 @@ def _require_same_plan(path: Path, plan: Mapping[str, object], recipes: Mapping[
     return known
 
 
-def recipe_text(cell_config: config.Config) -> str:
+def recipe_text(cell: Cell) -> str:
     """The part of a configuration that must not change between two commands: all but threads and seed."""
-    fixed = _seeded(cell_config, 0)
-    return config.dump(replace(fixed, general=replace(fixed.general, threads=None)))
+    fixed = _seeded(cell.config, 0)
+    text = config.dump(replace(fixed, general=replace(fixed.general, threads=None)))
+    if cell.encoder_of is None:
+        return text
+    return f"{text}# with the encoder of {cell.encoder_of.name.removesuffix(f'-seed{cell.seed}')}\n"

@@ -13,9 +13,10 @@ from fedmcc.runs.directory import load_run
 def copy_equal_run(cell: Cell) -> bool:
     """Copy a finished run of the same recipe, settings and seed from a table beside this one, if any.
 
-    The t-SNE figures also need the networks of earlier rounds, which the runs of other tables do not keep.
+    The t-SNE figures also need the networks of earlier rounds, which the runs of other tables do not keep, and
+    a row of the same name may train another encoder there.
     """
-    if cell.protocol == "tsne":
+    if cell.protocol == "tsne" or cell.encoder_of is not None:
         return False
     for path in _equal_runs(cell):
         unfinished = cell.path.with_name(f".{cell.name}.copy")
@@ -28,7 +29,7 @@ def copy_equal_run(cell: Cell) -> bool:
 
 def _equal_runs(cell: Cell) -> Iterator[Path]:
     """Folders of finished runs of the same recipe, settings and seed, in all tables beside this one."""
-    wanted = recipe_text(cell.config)
+    wanted = recipe_text(cell)
     for plan in sorted(cell.path.parents[2].glob(f"*/{PLAN_FILE}")):
         for name, recipe in _recipes(plan).items():
             path = plan.parent / "cells" / f"{name}-seed{cell.seed}"

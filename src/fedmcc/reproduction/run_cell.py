@@ -6,10 +6,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fedmcc import config
+from fedmcc.errors import InputError
+from fedmcc.numerics.state_dicts import copy_into, select
 from fedmcc.reproduction import tsne
 from fedmcc.reproduction.cells import TIME_FILE, Cell
 from fedmcc.reproduction.reuse import copy_equal_run
 from fedmcc.runs import build, directory, experiment, protocols
+from fedmcc.runs.checkpoints import load_state
+from fedmcc.runs.directory import Run
 from fedmcc.runs.experiment import Scored
 from fedmcc.training.loop import Step
 
@@ -49,6 +53,7 @@ def _train(cell: Cell, threads: int) -> Iterator[Progressed]:
     else:
         general = replace(cell.config.general, threads=cell.config.general.threads or threads)
         prepared = build.prepare(replace(cell.config, general=general))
+        _load_encoder(cell, prepared)
         run = experiment.start_run(prepared, cell.path)
     total, processed, _ = experiment.plan(prepared, run)
     last_event = time.monotonic()
@@ -60,6 +65,18 @@ def _train(cell: Cell, threads: int) -> Iterator[Progressed]:
         if time.monotonic() - last_event > PROGRESS_SECONDS:
             last_event = time.monotonic()
             yield Progressed(min(1.0, processed / max(1, total)))
+
+
+def _load_encoder(cell: Cell, prepared: build.Experiment) -> None:
+    """Give the network the encoder that another cell has trained, if this cell clusters its features."""
+    if cell.encoder_of is None:
+        return
+    source = Run(cell.encoder_of)
+    if not source.finished:
+        raise InputError(
+            f"{cell.name} needs the encoder of {source.path.name}, which is not finished: run that row again."
+        )
+    copy_into(prepared.net, select(load_state(source.model_file), ("online.encoder",)))
 
 
 def _keep_network(cell: Cell) -> None:

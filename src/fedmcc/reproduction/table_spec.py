@@ -43,6 +43,7 @@ class Row:
     values: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] | None = None  # keys of the columns that the row has; None: all
     same_as: str | None = None  # key of the row whose runs this row scores in another way
+    features_of: str | None = None  # key of the row whose trained encoders this row clusters in another way
     reads: str = "head"  # which clusters are scored: head, features or pixels
     curves: Mapping[str, str] = field(default_factory=dict)  # keys of metrics.jsonl and names of their curves
     ours: bool = False  # not in the paper
