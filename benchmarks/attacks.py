@@ -97,7 +97,9 @@ def claim(scene: Scene) -> Update:
     """An honest update of an enormous number of images."""
     times = MAX_SAMPLES // scene.own.samples
     means = ("moment", "centroids")  # all other extras are sums over images
-    extras = {name: value if name in means else value * times for name, value in scene.own.extras.items()}
+    extras = {
+        name: value if kind_of(name) in means else value * times for name, value in scene.own.extras.items()
+    }
     return replace(scene.own, samples=times * scene.own.samples, extras=extras)
 
 
@@ -157,12 +159,17 @@ def extras_scaled(scene: Scene) -> Update:
     return altered(scene, lambda _, value: 1000 * value)
 
 
+def kind_of(name: str) -> str:
+    """What an extra holds: `centroids` for each of the sets `centroids`, `centroids_1` and so on."""
+    return name.partition("_")[0]
+
+
 def altered(scene: Scene, new: Callable[[str, Tensor], Tensor], zero: Collection[str] = ()) -> Update:
     """The hostile update with other moments, centroids and affinities."""
     attacked = {"moment", "second", "centroids", "affinity"}
     extras = {
-        name: new(name, value).to(value.dtype).contiguous()
-        if name in attacked
+        name: new(kind_of(name), value).to(value.dtype).contiguous()
+        if kind_of(name) in attacked
         else value * (name not in zero)
         for name, value in scene.own.extras.items()
     }
