@@ -8,7 +8,7 @@ from scipy.special import entr
 
 from fedmcc.evaluation.clustering import accuracy
 from fedmcc.numerics import kmeans
-from fedmcc.numerics.normalized_cut import consensus, cost, cut
+from fedmcc.numerics.normalized_cut import consensus, cost, cut, move_nodes
 
 
 def _graph(sizes, inside=1.0, between=0.01, seed=0):
@@ -140,3 +140,39 @@ def test_the_consensus_is_right_where_every_member_has_an_error_of_its_own():
 def test_the_consensus_of_one_member_is_its_cut():
     affinity, _ = _graph([7, 9, 8, 12])
     np.testing.assert_array_equal(consensus(affinity, [36], 4, 0.5), cut(affinity, 4, 0.5))
+
+
+def test_nodes_in_wrong_parts_move_to_their_blocks():
+    affinity, blocks = _graph([6, 9, 20], between=0.05)
+    wrong = np.where(np.arange(len(blocks)) % 4 == 0, (blocks + 1) % 3, blocks)
+    assert accuracy(blocks, wrong) < 1
+    np.testing.assert_array_equal(move_nodes(affinity, wrong, 3), blocks)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_after_the_moves_no_single_move_increases_the_modularity(seed):
+    affinity, _ = _graph([5, 5, 5, 5], between=0.7, seed=seed)
+    start = np.arange(20) % 4
+    found = move_nodes(affinity, start, 4)
+    assert cost(affinity, found, 4, "auto") <= cost(affinity, start, 4, "auto")
+    for node in range(20):
+        for part in range(4):
+            moved = np.where(np.arange(20) == node, part, found)
+            if len(np.unique(moved)) == 4:
+                assert cost(affinity, moved, 4, "auto") > cost(affinity, found, 4, "auto") - 1e-8
+
+
+def test_no_part_loses_its_last_node():
+    affinity, _ = _graph([8])
+    assert set(move_nodes(affinity, np.array([0, 1, 2, 2, 2, 2, 2, 2]), 3).tolist()) == {0, 1, 2}
+    np.testing.assert_array_equal(move_nodes(np.zeros((3, 3)), np.array([0, 1, 1]), 2), [0, 1, 1])
+
+
+def test_a_members_part_of_two_blocks_is_divided_by_the_consensus():
+    affinity, blocks = _graph([12, 12, 12], between=0.05)
+    order = np.argsort(np.arange(36) % 2, kind="stable")  # two members with half of each block
+    affinity, blocks = affinity[np.ix_(order, order)], blocks[order]
+    joined = np.where(blocks == 2, 1, blocks)
+    joined[18:] = blocks[18:]  # the first member joins two blocks
+    assert accuracy(blocks, move_nodes(affinity, joined, 3)) == 1.0
+    assert accuracy(blocks, consensus(affinity, [18, 18], 3)) == 1.0

@@ -16,6 +16,8 @@ Parts = Int[np.ndarray, " n"]
 Balance = float | Literal["auto"]  # weight of equal sizes; auto: none are assumed
 
 CANDIDATES = 20  # runs of k-means on the eigenvectors; the cheapest result is kept
+MAX_SWEEPS = 50  # over all nodes, each of which may move to another part
+MIN_GAIN = 1e-9  # of modularity by a move: smaller ones may be rounding
 
 
 def cut(affinity: Affinity, parts: int, balance: Balance = "auto", seed: int = 0) -> Parts:
@@ -43,7 +45,8 @@ def consensus(affinity: Affinity, members: Sequence[int], parts: int, balance: B
     """Cut the nodes of each member into parts, then the graph of all members' parts, and return the latter.
 
     The nodes of a member are consecutive. Members err in different places, so that their parts are connected
-    most to those of the other members that contain the same images.
+    most to those of the other members that contain the same images. Without an assumption about sizes, single
+    nodes move at last: a member's part that holds two classes cannot be divided otherwise.
     """
     ends = np.cumsum(members)
     nodes = np.empty(len(affinity), dtype=np.int64)
@@ -54,7 +57,32 @@ def consensus(affinity: Affinity, members: Sequence[int], parts: int, balance: B
         return nodes
     onto = np.eye(len(members) * parts)[nodes]
     result: Parts = cut(onto.T @ affinity @ onto, parts, balance)[nodes]
-    return result
+    return move_nodes(affinity, result, parts) if balance == "auto" else result
+
+
+def move_nodes(affinity: Affinity, assigned: Parts, parts: int) -> Parts:
+    """Move one node at a time to the part that increases the modularity most, until none increases it.
+
+    No part loses its last node.
+    """
+    assigned, degrees, onto = assigned.copy(), affinity.sum(axis=1), np.eye(parts)[assigned]
+    nodes, volumes, to_parts = onto.sum(axis=0), degrees @ onto, affinity @ onto
+    total, moved = degrees.sum(), bool(degrees.any())
+    for _ in range(MAX_SWEEPS):
+        if not moved:
+            break
+        moved = False
+        for node, old in enumerate(assigned):
+            closer = to_parts[node] - to_parts[node, old] + affinity[node, node]
+            expected = degrees[node] * (volumes - volumes[old] + degrees[node]) / total
+            gains = np.where(np.arange(parts) == old, 0, 2 * (closer - expected) / total)  # of modularity
+            new = int(gains.argmax())
+            if nodes[old] > 1 and gains[new] > MIN_GAIN:
+                assigned[node], moved = new, True
+                nodes[[old, new]] += (-1, 1)
+                volumes[[old, new]] += (-degrees[node], degrees[node])
+                to_parts[:, [old, new]] += affinity[:, [node]] * (-1, 1)
+    return assigned
 
 
 def cost(affinity: Affinity, assigned: Parts, parts: int, balance: Balance) -> float:

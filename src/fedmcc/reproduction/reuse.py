@@ -13,8 +13,8 @@ from fedmcc.runs.directory import load_run
 def copy_equal_run(cell: Cell) -> bool:
     """Copy a finished run of the same recipe, settings and seed from a table beside this one, if any.
 
-    The t-SNE figures also need the networks of earlier rounds, which the runs of other tables do not keep, and
-    a row of the same name may train another encoder there.
+    The t-SNE figures also need the networks of earlier rounds, which the runs of other tables do not keep. A
+    cell with the encoder of another row is not copied: that row may be another one there.
     """
     if cell.protocol == "tsne" or cell.encoder_of is not None:
         return False

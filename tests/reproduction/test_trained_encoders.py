@@ -1,0 +1,84 @@
+"""Rows that cluster the encoders which another row has trained."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedmcc import config
+from fedmcc.reproduction.cell_workers import run_cells
+from fedmcc.reproduction.cells import Cell, Request, plan_cells, recipe_text, selected, write_plan
+from fedmcc.reproduction.reuse import copy_equal_run
+from fedmcc.reproduction.run_cell import Ended
+from fedmcc.reproduction.table_spec import load_table, table_names
+from fedmcc.runs.checkpoints import load_state
+
+pytestmark = pytest.mark.slow  # whole runs or processes
+
+
+@pytest.fixture
+def request_for_spectral(tmp_path: Path) -> Request:
+    table = load_table("generalisation")
+    return Request(table, "smoke", tmp_path, rows=("fedmcc-spectral",), columns=("digits-by_class",))
+
+
+@pytest.fixture
+def cells(request_for_spectral: Request) -> dict[str, Cell]:
+    """The planned cells of the row and of the row that trains its encoders."""
+    chosen = selected(request_for_spectral, plan_cells(request_for_spectral))
+    write_plan(request_for_spectral, chosen)
+    return {cell.row: cell for cell in chosen}
+
+
+def test_the_row_that_trains_the_encoders_runs_too(cells: dict[str, Cell]) -> None:
+    assert cells.keys() == {"fedmcc", "fedmcc-spectral"}
+    assert cells["fedmcc-spectral"].encoder_of == cells["fedmcc"].path
+
+
+def test_every_such_row_names_a_row_that_trains_encoders_of_the_same_form() -> None:
+    for table in map(load_table, table_names()):
+        for scale in table.scales:
+            planned = plan_cells(Request(table, scale, Path()))
+            encoders = {cell.path: (cell.config.encoder, cell.config.views.size) for cell in planned}
+            for cell in planned:
+                if cell.encoder_of is not None:
+                    assert encoders[cell.encoder_of] == (cell.config.encoder, cell.config.views.size)
+                    assert config.name_of("method", cell.config.method) == "raw"
+
+
+def test_a_cell_waits_for_the_encoder_of_another(cells: dict[str, Cell]) -> None:
+    order = [cells["fedmcc-spectral"], cells["fedmcc"]]
+    events = [(cell.row, event) for cell, event in run_cells(order, 2) if event in (None, Ended())]
+    started, ended = None, Ended()
+    assert events == [
+        ("fedmcc", started),
+        ("fedmcc", ended),
+        ("fedmcc-spectral", started),
+        ("fedmcc-spectral", ended),
+    ]
+
+
+def test_clusters_are_those_of_a_run_that_trains_the_encoder_itself(cells: dict[str, Cell]) -> None:
+    alone, source = cells["fedmcc-spectral"], cells["fedmcc"]
+    table = {"name": "fedu", "rounds": 1, "epochs": 1, "hidden": 16, "projections": 8}
+    method = config.parse({"data": {"name": "digits"}, "method": table}).method
+    complete = replace(source.config, method=method, clustering=alone.config.clustering)
+    trained = replace(source, config=complete)
+    assert [event for _, event in run_cells([trained, alone], 1) if isinstance(event, Ended)] == [Ended()] * 2
+    expected, found = load_state(trained.run.model_file), load_state(alone.run.model_file)
+    names = {name for name in expected if not name.startswith(("online.instance", "online.predictor"))}
+    assert found.keys() == names
+    assert all(torch.equal(found[name], expected[name]) for name in names)
+
+
+def test_without_the_encoder_the_cell_says_what_to_run(cells: dict[str, Cell]) -> None:
+    (event,) = (event for _, event in run_cells([cells["fedmcc-spectral"]], 1) if isinstance(event, Ended))
+    assert "needs the encoder of fedmcc-digits-by_class-seed0" in event.reason
+    assert not cells["fedmcc-spectral"].path.exists()
+
+
+def test_such_a_cell_is_never_copied_from_another_table(cells: dict[str, Cell]) -> None:
+    cell = cells["fedmcc-spectral"]
+    assert recipe_text(cell) != recipe_text(replace(cell, encoder_of=None))
+    assert not copy_equal_run(cell)
