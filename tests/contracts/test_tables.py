@@ -25,6 +25,7 @@ PRINTED = {  # number of figures, counted in the paper; dashes do not count
     "accuracy-per-round": 0,
     "tsne": 2,
     "generalisation": 0,  # not in the paper
+    "ablation": 0,  # not in the paper
 }
 
 
@@ -79,7 +80,9 @@ def test_at_the_small_scale_rows_of_a_column_differ_in_method_and_clustering_onl
         if config.name_of("encoder", loaded.encoder) == "pixels":  # k-means and spectral clustering of pixels
             assert not any(stage.epochs for stage in stages(loaded))
             continue
-        encoding = [stage for stage in stages(loaded) if {"online", "online.encoder"} & {*stage.trained}]
+        trainer = table.rows[row.features_of or row.key]
+        trained = scales.cell_config(table, trainer, column, "small", [])
+        encoding = [stage for stage in stages(trained) if {"online", "online.encoder"} & {*stage.trained}]
         epochs = sum(stage.rounds * stage.epochs for stage in encoding)
         rounds = sum(stage.rounds for stage in encoding) if name != "local-epochs" else None
         compared = (column.key, row.values.get("kind"))  # rows of update-both have their own partition
@@ -109,6 +112,20 @@ def test_the_generalisation_table_crosses_four_data_sets_with_four_kinds_of_clie
         for data in ("digits", "mnist", "kmnist", "cifar10")
         for kind in kinds
     }
+
+
+def test_the_ablation_crosses_representations_with_clusterings_of_one_encoder_each() -> None:
+    table = load_table("ablation")
+    trained = {row.key for row, _ in table.trained() if row.features_of is None}
+    assert trained == {"fedu", "fedema", "fedsimclr", "fedmcc", "fedmcc-plus"}
+    columns = {column.key for _, column in scales.cells_at(table, "small")}
+    crossed = {
+        (row.features_of or row.key, config.dump(cell_config), column.key)
+        for row, column in scales.cells_at(table, "small")
+        if row.key != "fedmcc"  # its own head
+        for cell_config in [scales.cell_config(table, row, column, "small", [])]
+    }
+    assert len(crossed) == len(trained) * len(columns) * 4  # k-means, single cut, consensus, votes
 
 
 def test_splits_of_the_data_table_are_splits_of_the_data_set() -> None:
