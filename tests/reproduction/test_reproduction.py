@@ -10,7 +10,7 @@ import torch
 
 from fedmcc import config
 from fedmcc.errors import InputError
-from fedmcc.reproduction import cost, curves, figures, tsne
+from fedmcc.reproduction import curves, figures, tsne
 from fedmcc.reproduction.cell_workers import run_cells
 from fedmcc.reproduction.cells import Cell, Request, plan_cells, selected, write_plan
 from fedmcc.reproduction.render import write_table
@@ -18,7 +18,6 @@ from fedmcc.reproduction.reproduce import reproduce
 from fedmcc.reproduction.results import Entry, collect
 from fedmcc.reproduction.reuse import copy_equal_run
 from fedmcc.reproduction.run_cell import Ended
-from fedmcc.reproduction.scales import cell_config
 from fedmcc.reproduction.table_spec import load_table
 from fedmcc.runs.checkpoints import load_state
 from fedmcc.runs.directory import FORMAT
@@ -146,14 +145,6 @@ def test_rows_and_columns_can_be_added_to_a_folder_and_the_table_shows_all(
 def test_an_unknown_row_or_column_is_refused(request_for: MakeRequest) -> None:
     with pytest.raises(InputError, match="Unknown column of momentum 'mnst'"):
         replace(request_for(), columns=("mnst",))
-
-
-def test_every_method_of_the_centralized_table_has_a_cost(request_for: MakeRequest) -> None:
-    estimator = cost.Estimator()
-    for cell in plan_cells(request_for("centralized")):
-        estimate = estimator.cost(cell.config)
-        assert estimate is not None
-        assert (estimate.operations > 0) == (config.name_of("method", cell.config.method) != "raw")
 
 
 def test_a_folder_with_other_files_is_not_changed(request_for: MakeRequest, tmp_path: Path) -> None:
@@ -288,31 +279,3 @@ def test_drawn_rounds_are_the_papers_and_train_the_encoder() -> None:
     assert rounds["paper"] == {"fedmcc": [10, 50], "mcc": [100, 500]}
     assert rounds["small"] == {"fedmcc": [2, 8], "mcc": [2, 8]}
     assert rounds["smoke"] == {"fedmcc": [], "mcc": []}
-
-
-def test_unlabelled_images_that_train_instances_alone_have_a_cost_of_their_own() -> None:
-    table = load_table("centralized")
-    every, joint = (
-        cost.Estimator().cost(
-            cell_config(table, table.rows["mcc"], table.columns["stl10"], "paper", [f"data.split={split}"])
-        )
-        for split in ("train+test+unlabelled", "train+test")
-    )
-    assert every is not None
-    assert joint is not None
-    assert (every.samples, joint.samples) == (1000 * 113_000, 1000 * 13_000)
-    per_image = (every.operations - joint.operations) / (every.samples - joint.samples)
-    assert 0.9 < per_image / (joint.operations / joint.samples) < 1  # without the cluster projector
-
-
-def test_operations_agree_with_a_count_by_hand(request_for: MakeRequest) -> None:
-    cell = next(cell for cell in plan_cells(request_for("centralized")) if cell.row == "cc")
-    estimate = cost.Estimator().cost(cell.config)
-    first, last = 8 * 8 * 9 * 1 * 4, 4 * 4 * 4 * 32  # the convnet of width 4 at 8 px: multiplications
-    heads = (32 * 16 + 16 * 8) + (32 * 16 + 16 * 10)
-    # cc has one branch and two views: forward, backward to the weights and, after the first layer, to inputs.
-    step = 2 * 2 * (3 * (first + last + heads) - first)
-    assert estimate is not None
-    assert estimate.samples == 200
-    assert step < estimate.operations / estimate.samples < 1.15 * step  # the rest is the loss
-    assert estimate.parameters == 9 * 4 + 16 * 4 * 32 + 2 * (4 + 32) + heads + 16 + 8 + 16 + 10
