@@ -150,7 +150,7 @@ def test_a_site_that_is_added_during_a_run_takes_part_from_the_next_round(three,
     ("act", "reason"),
     [
         (revoke_site, "The key of site b was revoked."),
-        (rotate_key, "The signature of the message does not match its content."),
+        (rotate_key, "The key of site b was replaced."),
     ],
 )
 def test_an_update_with_a_key_that_is_revoked_during_the_round_does_not_count(act, reason, three):
@@ -169,6 +169,27 @@ def test_an_update_with_a_key_that_is_revoked_during_the_round_does_not_count(ac
     rows = federation.rows()
     assert [row["participants"] for row in rows] == [[0, 1, 2], [0, 2], [0, 2]]
     assert rows[1]["refused"] == [{"client": 1, "reason": reason}]
+
+
+@pytest.mark.parametrize(("act", "change"), [(revoke_site, "revoked"), (rotate_key, "replaced")])
+def test_nobody_waits_for_a_site_whose_key_changed_during_the_round(act, change, three):
+    federation = three()
+
+    def lose(message, reply):
+        if message.metadata.message_type == "train" and (_order(message).site, _order(message).round) == (
+            "b",
+            2,
+        ):
+            act(federation.operator, "b")
+            return None
+        return reply
+
+    federation.grid.spoil = lose
+    list(islice(federation.serve(), 2))
+    row = federation.rows()[1]
+    assert (row["participants"], row["dropped"]) == ([0, 2], [1])
+    assert row["reasons"] == {"1": f"its key was {change}."}
+    assert row["seconds"] < federation.options["round_timeout"] / 2
 
 
 def _signer(operator):

@@ -71,6 +71,7 @@ class Pending:
     letter: Letter
     run: int
     order: Order | None  # what was signed; None in a simulation
+    key: bytes = b""  # of the site, as it was registered then
     delivery: Delivery | None = None  # its reply, once it is announced
     overdue: bool = False
 
@@ -141,14 +142,15 @@ class Mailbox:
             for letter in letters
         ]
         orders = self._signer.sign(messages) if self._signer else [None] * len(messages)
+        keys = [self.registered_key(order.site) if order else b"" for order in orders]
         for message in messages:
             message.content = self._link.wrapped(message.content)
         ids = [id or "" for id in self._grid.push_messages(messages)]
         if len(ids) != len(letters):  # Flower returns fewer if it sent none
             return [""] * len(letters)
-        for id, letter, message, order in zip(ids, letters, messages, orders, strict=True):
+        for id, letter, message, order, key in zip(ids, letters, messages, orders, keys, strict=True):
             if id:
-                self._pending[id] = Pending(letter, message.metadata.run_id, order)
+                self._pending[id] = Pending(letter, message.metadata.run_id, order, key)
         return ids
 
     def _push_one(self, letter: Letter) -> str:
@@ -190,8 +192,8 @@ class Mailbox:
         """The outcome of a message; None if it is not known yet."""
         pending = self._pending[id]
         node, delivery = pending.letter.node, pending.delivery
-        if revoked := self._revoked(pending):
-            return Received(id, node, revoked)
+        if invalid := self._key_fault(pending):
+            return Received(id, node, invalid)
         if delivery is None:
             return None
         try:
@@ -204,14 +206,16 @@ class Mailbox:
             content = Fault(str(error), refused=True)
         return None if content is None else Received(id, node, content, delivery.size)
 
-    def _revoked(self, pending: Pending) -> Fault | None:
-        """The fault of a site whose key was revoked after the message was sent: nobody waits for it."""
-        if not self._signer or not pending.order or not self._signer.revoked(pending.order.site):
+    def _key_fault(self, pending: Pending) -> Fault | None:
+        """The fault of a site whose key was revoked or replaced after the message: nobody waits for it."""
+        key = self.registered_key(pending.order.site) if pending.order else b""
+        if not pending.order or (key and key == pending.key):
             return None
+        change = "replaced" if key else "revoked"
         if pending.delivery is None:
-            return Fault("its key was revoked.", lost=True)
+            return Fault(f"its key was {change}.", lost=True)
         pending.delivery.discard()
-        return Fault(f"The key of site {pending.order.site} was revoked.", refused=True)
+        return Fault(f"The key of site {pending.order.site} was {change}.", refused=True)
 
     def _late(self, delivery: Delivery) -> Fault:
         delivery.discard()
