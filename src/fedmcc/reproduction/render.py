@@ -1,15 +1,16 @@
 """Writes a table as Markdown and as one self-contained HTML page."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
+from statistics import fmean
 
 from jinja2 import Environment, StrictUndefined
 
 from fedmcc.reproduction.captions import captions, column_name, row_name
 from fedmcc.reproduction.cells import Cell, Request
 from fedmcc.reproduction.results import Results, seconds_of
-from fedmcc.reproduction.table_spec import Column
+from fedmcc.reproduction.table_spec import Column, Row, Table
 from fedmcc.storage.atomic_files import write_atomically
 
 LEGEND = "In percent: mean ± sample standard deviation over seeds."
@@ -46,7 +47,11 @@ def write_table(request: Request, cells: Sequence[Cell], results: Results, figur
     keys = {cell.column for cell in cells}
     columns = [column for column in table.columns.values() if column.key in keys]
     not_run = [column for column in table.columns.values() if column.key not in keys and not column.ours]
-    grids = [_grid(results, columns, cells), _time_grid(results, columns, cells)]
+    groups = _groups(table, columns)
+    grids = [_grid(results, group, cells, heading) for heading, group in groups.items()]
+    if not table.paper and (means := _mean_grid(results, columns, cells)).rows:
+        grids.append(means)
+    grids += [_time_grid(results, group, cells, heading) for heading, group in groups.items()]
     if not_run and table.paper:
         grids.append(_quoted_grid(results, not_run))
     page = Page(
@@ -88,7 +93,15 @@ def html(page: Page) -> str:
     return environment.from_string(template).render(page=page)
 
 
-def _grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell]) -> Grid:
+def _groups(table: Table, columns: Sequence[Column]) -> dict[str, list[Column]]:
+    """Columns that are shown together by their heading: in our own tables, those of a data set."""
+    groups: dict[str, list[Column]] = {}
+    for column in columns:
+        groups.setdefault("" if table.paper else column.values.get("data", ""), []).append(column)
+    return groups
+
+
+def _grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell], heading: str) -> Grid:
     table, rows = results.table, []
     headings = [
         column_name(column, cells) + " (ours)" * (column.ours and bool(table.paper)) for column in columns
@@ -97,10 +110,33 @@ def _grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell]) ->
         entries = [results.entries[row.key, column.key] for column in columns]
         texts = [entry.text(score) for entry in entries for score in table.scores]
         rows.append((row_name(row, cells), row.ours and bool(table.paper), texts))
-    return Grid("", headings, list(table.scores.values()), rows)
+    return Grid(heading, headings, list(table.scores.values()), rows)
 
 
-def _time_grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell]) -> Grid:
+def _mean_grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell]) -> Grid:
+    """The mean of each row over the columns in which every row that has scores has those of all seeds."""
+    table = results.table
+    rows = [row for row in table.rows.values() if any(results.entries[row.key, c.key].done for c in columns)]
+    common = [
+        column for column in columns if all(results.entries[row.key, column.key].complete for row in rows)
+    ]
+    texts = [
+        (row_name(row, cells), False, [_mean(results, row, common, score) for score in table.scores])
+        for row in rows
+        if common
+    ]
+    counted = f"Mean of {len(common)} of {len(columns)} columns, which all rows have"
+    return Grid(counted, [""], list(table.scores.values()), texts)
+
+
+def _mean(results: Results, row: Row, columns: Sequence[Column], score: str) -> str:
+    """The mean over columns, and its deviation over seeds."""
+    by_seed = zip(*(results.entries[row.key, column.key].ours[score] for column in columns), strict=True)
+    means = [fmean(values) for values in by_seed]
+    return replace(results.entries[row.key, columns[0].key], ours={score: means}).text(score)
+
+
+def _time_grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell], heading: str) -> Grid:
     """The processor time of a run in each cell."""
     marked = bool(results.table.paper)  # rows that are not the paper's
     rows = [
@@ -108,7 +144,8 @@ def _time_grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell
         for row in results.table.rows.values()
     ]
     names = [column_name(column, cells) for column in columns]
-    return Grid("Processor time of a run in seconds, mean over seeds", names, ["time"], rows)
+    title = "Processor time of a run in seconds, mean over seeds" + (f": {heading}" if heading else "")
+    return Grid(title, names, ["time"], rows)
 
 
 def _quoted_grid(results: Results, columns: Sequence[Column]) -> Grid:

@@ -20,6 +20,16 @@ class Entry:
     missing: str = ""  # shown instead of our scores if there are none
     notes: tuple[int, ...] = ()  # their numbers
 
+    @property
+    def done(self) -> int:
+        """The number of finished seeds."""
+        return max(map(len, self.ours.values()), default=0)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all planned seeds are finished."""
+        return 0 < self.seeds == self.done
+
     def text(self, score: str) -> str:
         """`91.2 ± 0.5 (87.3)`: ours, and the paper's in parentheses."""
         printed = f" ({self.paper[score]})" if score in self.paper else ""
