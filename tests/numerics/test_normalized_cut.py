@@ -7,7 +7,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.special import entr
 
 from fedmcc.evaluation.clustering import accuracy
-from fedmcc.numerics import kmeans
+from fedmcc.numerics import kmeans, normalized_cut
 from fedmcc.numerics.normalized_cut import consensus, cost, cut, move_nodes
 
 
@@ -163,16 +163,22 @@ def test_after_the_moves_no_single_move_increases_the_modularity(seed):
 
 
 def test_no_part_loses_its_last_node():
-    affinity, _ = _graph([8])
-    assert set(move_nodes(affinity, np.array([0, 1, 2, 2, 2, 2, 2, 2]), 3).tolist()) == {0, 1, 2}
+    start = np.array([0, 1, 2, 2, 2, 2, 2, 2])
+    np.testing.assert_array_equal(move_nodes(np.ones((8, 8)) - np.eye(8), start, 3), start)
     np.testing.assert_array_equal(move_nodes(np.zeros((3, 3)), np.array([0, 1, 1]), 2), [0, 1, 1])
 
 
-def test_a_members_part_of_two_blocks_is_divided_by_the_consensus():
-    affinity, blocks = _graph([12, 12, 12], between=0.05)
-    order = np.argsort(np.arange(36) % 2, kind="stable")  # two members with half of each block
-    affinity, blocks = affinity[np.ix_(order, order)], blocks[order]
-    joined = np.where(blocks == 2, 1, blocks)
-    joined[18:] = blocks[18:]  # the first member joins two blocks
-    assert accuracy(blocks, move_nodes(affinity, joined, 3)) == 1.0
-    assert accuracy(blocks, consensus(affinity, [18, 18], 3)) == 1.0
+def _members_that_disagree():
+    """Two members with nodes of three classes: the first one's own edges divide two of them wrongly."""
+    classes = np.repeat(np.arange(3), 6)
+    first, second = (np.where(of[:, None] == of, 1.0, 0.01) for of in (np.r_[[0] * 6, [1, 2] * 6], classes))
+    return np.block([[first, 2 * second], [2 * second, 2 * second]]), np.tile(classes, 2)
+
+
+def test_a_members_part_of_two_classes_is_divided_by_the_consensus(monkeypatch):
+    affinity, classes = _members_that_disagree()
+    assert accuracy(classes, consensus(affinity, [18, 18], 3)) == 1.0
+    unmoved = consensus(affinity, [18, 18], 3, balance=0.0)
+    monkeypatch.setattr(normalized_cut, "move_nodes", lambda affinity, assigned, parts: assigned)
+    assert accuracy(classes, consensus(affinity, [18, 18], 3)) < 1.0
+    np.testing.assert_array_equal(consensus(affinity, [18, 18], 3, balance=0.0), unmoved)

@@ -1,5 +1,6 @@
 """Rows that cluster the encoders which another row has trained."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,10 @@ from fedmcc.reproduction.cells import Cell, Request, plan_cells, recipe_text, se
 from fedmcc.reproduction.reuse import copy_equal_run
 from fedmcc.reproduction.run_cell import Ended
 from fedmcc.reproduction.table_spec import load_table, table_names
+from fedmcc.runs.build import prepare
 from fedmcc.runs.checkpoints import load_state
+from fedmcc.runs.directory import FORMAT
+from fedmcc.runs.experiment import start_run
 
 pytestmark = pytest.mark.slow  # whole runs or processes
 
@@ -78,7 +82,28 @@ def test_without_the_encoder_the_cell_says_what_to_run(cells: dict[str, Cell]) -
     assert not cells["fedmcc-spectral"].path.exists()
 
 
-def test_such_a_cell_is_never_copied_from_another_table(cells: dict[str, Cell]) -> None:
+def test_a_cell_that_was_killed_before_its_first_round_still_has_the_encoder(cells: dict[str, Cell]) -> None:
+    source, cell = cells["fedmcc"], cells["fedmcc-spectral"]
+    assert [event for _, event in run_cells([source], 1)][-1] == Ended()
+    start_run(prepare(cell.config), cell.path)
+    assert [event for _, event in run_cells([cell], 1)][-1] == Ended()
+    expected, found = (load_state(each.run.model_file) for each in (source, cell))
+    names = [name for name in found if name.startswith("online.encoder")]
+    assert names
+    assert all(torch.equal(found[name], expected[name]) for name in names)
+
+
+def test_such_a_cell_is_never_copied_from_another_table(cells: dict[str, Cell], tmp_path: Path) -> None:
     cell = cells["fedmcc-spectral"]
-    assert recipe_text(cell) != recipe_text(replace(cell, encoder_of=None))
+    cell = replace(cell, path=tmp_path / "one/cells" / cell.name)
+    for alike in (cell, replace(cell, encoder_of=None)):
+        folder = tmp_path / f"other-{alike.encoder_of is None}"
+        other = replace(alike, path=folder / "cells" / cell.name)
+        other.path.mkdir(parents=True)
+        other.run.config_file.write_text(config.dump(other.config))
+        other.run.write_json("environment.json", {"format": FORMAT})
+        other.run.write_json("scores.json", {"scores": {"head": {"acc": 0.25}}})
+        name = cell.name.removesuffix("-seed0")
+        (folder / "plan.json").write_text(json.dumps({"recipes": {name: recipe_text(alike)}}))
     assert not copy_equal_run(cell)
+    assert copy_equal_run(replace(cell, encoder_of=None))  # a run of pixels or of a pretrained encoder

@@ -45,8 +45,8 @@ def consensus(affinity: Affinity, members: Sequence[int], parts: int, balance: B
     """Cut the nodes of each member into parts, then the graph of all members' parts, and return the latter.
 
     The nodes of a member are consecutive. Members err in different places, so that their parts are connected
-    most to those of the other members that contain the same images. Without an assumption about sizes, single
-    nodes move at last: a member's part that holds two classes cannot be divided otherwise.
+    most to those of the other members that contain the same images. Without an assumption about sizes,
+    single nodes move finally: otherwise a member's part that holds two classes cannot be divided.
     """
     ends = np.cumsum(members)
     nodes = np.empty(len(affinity), dtype=np.int64)
@@ -61,9 +61,9 @@ def consensus(affinity: Affinity, members: Sequence[int], parts: int, balance: B
 
 
 def move_nodes(affinity: Affinity, assigned: Parts, parts: int) -> Parts:
-    """Move one node at a time to the part that increases the modularity most, until none increases it.
+    """Visit the nodes in turn and move each to the part that increases the modularity most.
 
-    No part loses its last node.
+    It ends when no move increases it, or after many sweeps. No part loses its last node.
     """
     assigned, degrees, onto = assigned.copy(), affinity.sum(axis=1), np.eye(parts)[assigned]
     nodes, volumes, to_parts = onto.sum(axis=0), degrees @ onto, affinity @ onto

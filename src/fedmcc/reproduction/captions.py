@@ -89,6 +89,9 @@ def _describe_training(request: Request, cells: Sequence[Cell]) -> list[str]:
     rows: dict[str, dict[str, None]] = {}
     for cell in cells:
         trained = [stage for stage in stages(cell.config) if stage.epochs]
-        text = ", ".join(f"{stage.name} {stage.rounds} × {stage.epochs}" for stage in trained)
-        rows.setdefault(text or "nothing is trained", {})[request.table.rows[cell.row].name] = None
+        parts = [f"{stage.name} {stage.rounds} × {stage.epochs}" for stage in trained]
+        row = request.table.rows[cell.row]
+        if row.features_of:
+            parts = [f"the encoder of {request.table.rows[row.features_of].name}", *parts]
+        rows.setdefault(", ".join(parts) or "nothing is trained", {})[row.name] = None
     return [f"{text} ({', '.join(names)})" for text, names in rows.items()]

@@ -114,9 +114,11 @@ def _grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell], he
 
 
 def _mean_grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell]) -> Grid:
-    """The mean of each row over the columns in which every row that has scores has those of all seeds."""
+    """The mean of each row over the columns that are complete in every row that has scores."""
     table = results.table
-    rows = [row for row in table.rows.values() if any(results.entries[row.key, c.key].done for c in columns)]
+    rows = [
+        row for row in table.rows.values() if any(results.entries[row.key, c.key].started for c in columns)
+    ]
     common = [
         column for column in columns if all(results.entries[row.key, column.key].complete for row in rows)
     ]
@@ -125,7 +127,7 @@ def _mean_grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell
         for row in rows
         if common
     ]
-    counted = f"Mean of {len(common)} of {len(columns)} columns, which all rows have"
+    counted = f"Mean over {len(common)} of {len(columns)} columns: those that are complete in all rows shown"
     return Grid(counted, [""], list(table.scores.values()), texts)
 
 
@@ -137,14 +139,17 @@ def _mean(results: Results, row: Row, columns: Sequence[Column], score: str) -> 
 
 
 def _time_grid(results: Results, columns: Sequence[Column], cells: Sequence[Cell], heading: str) -> Grid:
-    """The processor time of a run in each cell."""
+    """The processor time of a run in each cell, without that of an encoder which another row has trained."""
     marked = bool(results.table.paper)  # rows that are not the paper's
     rows = [
         (row_name(row, cells), row.ours and marked, [seconds_of(cells, row, column) for column in columns])
         for row in results.table.rows.values()
     ]
     names = [column_name(column, cells) for column in columns]
-    title = "Processor time of a run in seconds, mean over seeds" + (f": {heading}" if heading else "")
+    borrowed = any(row.features_of for row in results.table.rows.values())
+    title = "Processor time of a run in seconds, mean over seeds"
+    title += ", without the training of encoders of other rows" if borrowed else ""
+    title += f": {heading}" if heading else ""
     return Grid(title, names, ["time"], rows)
 
 

@@ -21,14 +21,14 @@ class Entry:
     notes: tuple[int, ...] = ()  # their numbers
 
     @property
-    def done(self) -> int:
-        """The number of finished seeds."""
-        return max(map(len, self.ours.values()), default=0)
+    def started(self) -> bool:
+        """Whether a seed is finished."""
+        return any(self.ours.values())
 
     @property
     def complete(self) -> bool:
-        """Whether all planned seeds are finished."""
-        return 0 < self.seeds == self.done
+        """Whether all planned seeds are finished and have all scores."""
+        return self.seeds > 0 and all(len(values) == self.seeds for values in self.ours.values())
 
     def text(self, score: str) -> str:
         """`91.2 ± 0.5 (87.3)`: ours, and the paper's in parentheses."""

@@ -47,14 +47,13 @@ def run_cell(cell: Cell, threads: int) -> Iterator[Progressed]:
 
 
 def _train(cell: Cell, threads: int) -> Iterator[Progressed]:
-    if cell.run.config_file.exists():
-        run = directory.load_run(cell.path)
-        prepared = build.prepare(config.load(run.config_file))
-    else:
-        general = replace(cell.config.general, threads=cell.config.general.threads or threads)
-        prepared = build.prepare(replace(cell.config, general=general))
-        _load_encoder(cell, prepared)
-        run = experiment.start_run(prepared, cell.path)
+    new = not cell.run.config_file.exists()
+    general = replace(cell.config.general, threads=cell.config.general.threads or threads)
+    prepared = build.prepare(
+        replace(cell.config, general=general) if new else config.load(cell.run.config_file)
+    )
+    _load_encoder(cell, prepared)  # a run that was killed in its first round starts from it again
+    run = experiment.start_run(prepared, cell.path) if new else directory.load_run(cell.path)
     total, processed, _ = experiment.plan(prepared, run)
     last_event = time.monotonic()
     _keep_network(cell)  # an earlier process may have been killed between the round and this call
@@ -76,7 +75,10 @@ def _load_encoder(cell: Cell, prepared: build.Experiment) -> None:
         raise InputError(
             f"{cell.name} needs the encoder of {source.path.name}, which is not finished: run that row again."
         )
-    copy_into(prepared.net, select(load_state(source.model_file), ("online.encoder",)))
+    encoder = select(load_state(source.model_file), ("online.encoder",))
+    if encoder.keys() != select(prepared.net.state_dict(), ("online.encoder",)).keys():
+        raise InputError(f"{source.path.name} has another encoder than {cell.name}: give both rows the same.")
+    copy_into(prepared.net, encoder)
 
 
 def _keep_network(cell: Cell) -> None:

@@ -123,6 +123,9 @@ def load_table(key: str) -> Table:
     rows = {name: _part(Row, row | {"key": name}) for name, row in content.pop("rows").items()}
     columns = {name: _part(Column, column | {"key": name}) for name, column in content.pop("columns").items()}
     scales = {name: _part(TableScale, scale) for name, scale in content.pop("scales").items()}
+    for row in rows.values():
+        source = rows[row.features_of] if row.features_of else None
+        assert source is None or not (source.features_of or source.same_as), f"{row.key} needs a trained row."
     misprints = tuple(Misprint(**misprint) for misprint in content.pop("misprints", ()))
     return Table(key=key, rows=rows, columns=columns, scales=scales, misprints=misprints, **content)
 

@@ -207,7 +207,7 @@ class Mailbox:
         return None if content is None else Received(id, node, content, delivery.size)
 
     def _key_fault(self, pending: Pending) -> Fault | None:
-        """The fault of a site whose key was revoked or replaced after the message: nobody waits for it."""
+        """The fault of a site whose key was revoked or replaced since the message was sent."""
         key = self.registered_key(pending.order.site) if pending.order else b""
         if not pending.order or (key and key == pending.key):
             return None

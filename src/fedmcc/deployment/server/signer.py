@@ -56,8 +56,10 @@ class Signer:
 
     def registered_key(self, site: str) -> bytes:
         """The public key of a site in OpenSSH's format; empty if it was revoked."""
-        path = self.operator.public_key(site)
-        return path.read_bytes() if path.exists() else b""
+        try:
+            return self.operator.public_key(site).read_bytes()
+        except FileNotFoundError:
+            return b""
 
     def record_fault(self, order: Order, reason: str) -> None:
         """Record that an order has no reply that can be used."""
