@@ -150,6 +150,7 @@ def test_every_image_of_a_cluster_can_be_shown(desktop: Page, trained: Path) -> 
     place = desktop.locator(".browse .sprites").first
     cluster = place.get_attribute("data-cluster")
     desktop.locator(".browse summary").first.click()
+    place.locator(".sprite").first.wait_for(state="attached", timeout=TIMEOUT)  # drawn after the click
     titles = place.locator(".sprite").evaluate_all(
         "nodes => nodes.map(node => node.title.split('image ')[1])"
     )
