@@ -4,12 +4,14 @@ import csv
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
 from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from typer.testing import CliRunner
 
 from fedmcc.cli import app
@@ -19,6 +21,7 @@ Opened = Callable[..., Page]
 
 ALL_CHARTS_DRAWN = "[...document.querySelectorAll('.chart')].every(chart => chart.querySelector('.main-svg'))"
 TIMEOUT = 240_000  # milliseconds: a busy machine is slow to read 5 MB of script
+HOVERS = 24  # times that the mouse is moved to a point until its card appears
 
 
 @pytest.fixture(scope="session")
@@ -68,13 +71,18 @@ def dark(opened: Opened, page_file: Path) -> Page:
 
 
 def hovered(page: Page) -> Any:
-    """The card that appears when the mouse is on a point of the map."""
-    page.locator("#image-map").scroll_into_view_if_needed()
-    box = page.locator("#image-map .point").nth(20).bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    """The card that appears when the mouse is on a point of the map, which may move while it is laid out."""
     card = page.locator("#card")
-    card.wait_for(state="visible")
+    for _ in range(HOVERS):
+        page.locator("#image-map").scroll_into_view_if_needed()
+        box = page.locator("#image-map .point").nth(20).bounding_box()
+        assert box is not None
+        page.mouse.move(2, 2)
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        with suppress(PlaywrightTimeoutError):
+            card.wait_for(state="visible", timeout=TIMEOUT / HOVERS)
+            break
+    expect(card).to_be_visible()
     return card
 
 
