@@ -20,17 +20,17 @@ def wire() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def near() -> Callable[..., Any]:
+def near() -> Callable[[Any], Any]:
     return _near
 
 
-def _near(content: Any, rel: float = 1e-5) -> Any:
-    """What equals the content of a JSON file, floating-point numbers to this relative difference."""
+def _near(content: Any) -> Any:
+    """What equals the content of a JSON file, floating-point numbers to a relative 1e-5."""
     if isinstance(content, dict):
-        return {key: _near(value, rel) for key, value in content.items()}
+        return {key: _near(value) for key, value in content.items()}
     if isinstance(content, list):
-        return [_near(value, rel) for value in content]
-    return pytest.approx(content, rel=rel) if isinstance(content, float) else content
+        return [_near(value) for value in content]
+    return pytest.approx(content, rel=1e-5) if isinstance(content, float) else content
 
 
 def _script(name: str) -> ModuleType:

@@ -65,7 +65,7 @@ def to_bytes(state: State) -> bytes:
 
 def from_bytes(content: bytes) -> State:
     """Decode a state from the bytes of a safetensors file."""
-    return safetensors.torch.load(content)
+    return safetensors.torch.load(content)  # a header in JSON and raw numbers: no pickle is read
 
 
 def save_state(path: Path, state: State, metadata: Mapping[str, str] | None = None) -> None:
