@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from fedmcc import config
+from fedmcc.cli import app
 from fedmcc.reproduction.cell_workers import run_cells
 from fedmcc.reproduction.cells import Cell, Request, plan_cells, recipe_text, selected, write_plan
 from fedmcc.reproduction.reuse import copy_equal_run
-from fedmcc.reproduction.run_cell import Ended
+from fedmcc.reproduction.run_cell import Ended, run_cell
 from fedmcc.reproduction.table_spec import load_table, table_names
+from fedmcc.runs import experiment
 from fedmcc.runs.build import prepare
 from fedmcc.runs.checkpoints import load_state
 from fedmcc.runs.directory import FORMAT
@@ -82,15 +85,27 @@ def test_without_the_encoder_the_cell_says_what_to_run(cells: dict[str, Cell]) -
     assert not cells["fedmcc-spectral"].path.exists()
 
 
-def test_a_cell_that_was_killed_before_its_first_round_still_has_the_encoder(cells: dict[str, Cell]) -> None:
+def test_a_cell_that_is_killed_before_its_first_round_keeps_the_encoder(
+    cells: dict[str, Cell], monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, cell = cells["fedmcc"], cells["fedmcc-spectral"]
     assert [event for _, event in run_cells([source], 1)][-1] == Ended()
-    start_run(prepare(cell.config), cell.path)
+    other = replace(cell, path=cell.path.with_name("other"))
+    start_run(prepare(cell.config), cell.path)  # killed before anything is committed
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment, "steps", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            list(run_cell(other, 1))
     assert [event for _, event in run_cells([cell], 1)][-1] == Ended()
-    expected, found = (load_state(each.run.model_file) for each in (source, cell))
-    names = [name for name in found if name.startswith("online.encoder")]
+    assert CliRunner().invoke(app, ["resume", "--no-report", str(other.path)]).exit_code == 0
+    expected, *found = (load_state(each.run.model_file) for each in (source, cell, other))
+    names = [name for name in expected if name.startswith("online.encoder")]
     assert names
-    assert all(torch.equal(found[name], expected[name]) for name in names)
+    assert all(torch.equal(state[name], expected[name]) for state in found for name in names)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_such_a_cell_is_never_copied_from_another_table(cells: dict[str, Cell], tmp_path: Path) -> None:

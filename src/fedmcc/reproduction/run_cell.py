@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 from fedmcc import config
 from fedmcc.errors import InputError
-from fedmcc.numerics.state_dicts import copy_into, select
+from fedmcc.federation.rounds import Progress
+from fedmcc.numerics.state_dicts import copy_into, detached, select
 from fedmcc.reproduction import tsne
 from fedmcc.reproduction.cells import TIME_FILE, Cell
 from fedmcc.reproduction.reuse import copy_equal_run
 from fedmcc.runs import build, directory, experiment, protocols
-from fedmcc.runs.checkpoints import load_state
+from fedmcc.runs.checkpoints import load_state, save_progress
 from fedmcc.runs.directory import Run
 from fedmcc.runs.experiment import Scored
 from fedmcc.training.loop import Step
@@ -52,8 +53,10 @@ def _train(cell: Cell, threads: int) -> Iterator[Progressed]:
     prepared = build.prepare(
         replace(cell.config, general=general) if new else config.load(cell.run.config_file)
     )
-    _load_encoder(cell, prepared)  # a run that was killed in its first round starts from it again
+    _load_encoder(cell, prepared)
     run = experiment.start_run(prepared, cell.path) if new else directory.load_run(cell.path)
+    if new and cell.encoder_of is not None:  # `fedmcc resume` must find the encoder, too
+        save_progress(run, Progress(detached(prepared.net.state_dict())), 0, ())
     total, processed, _ = experiment.plan(prepared, run)
     last_event = time.monotonic()
     _keep_network(cell)  # an earlier process may have been killed between the round and this call
