@@ -1,36 +1,23 @@
 """Each command does what its help describes, in a terminal and in a script."""
 
 import csv
-import fcntl
 import io
 import json
-import os
-import pty
-import re
-import struct
 import subprocess
 import sys
-import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
-from click import Group
 from click.testing import Result
 from PIL import Image
-from rich.console import Console
-from typer.main import get_command
 
 from fedmcc import data, methods, networks, views
-from fedmcc.cli import app
 from fedmcc.data import partition
 from fedmcc.federation import engines
 from fedmcc.runs import protocols
-from fedmcc.runs.experiment import Finished, Plan, Scored
-from fedmcc.terminal import progress
-from fedmcc.training.loop import Step
 
 Command = Callable[..., Result]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -232,137 +219,6 @@ def test_the_views_of_every_preset_become_a_picture(fedmcc: Command, pictures: P
     with Image.open("new/one.png") as one, Image.open("all.png") as every:
         assert every.height > one.height > 6 * 8
         assert np.asarray(every).std() > 10
-
-
-def test_a_log_gets_a_line_per_round(fedmcc: Command, recipe: Path) -> None:
-    err = succeeded(fedmcc("run", recipe, "--set", "method.rounds=3", "--out", "run")).stderr
-    line = r"joint {}/3  loss \d\.\d{{3}} acc \.\d{{3}} nmi .*  [\d,]+ images/s  \d:\d\d left"
-    for number, shown in enumerate(err.splitlines()[1:4], 1):
-        assert re.fullmatch(line.format(number), shown)
-    assert "\x1b" not in err
-
-
-def in_a_terminal(columns: int, *argv: object) -> str:
-    """The output of a command in a terminal of this width, without colours."""
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    clean = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR", "CI")}
-    ends = dict.fromkeys(("stdin", "stdout", "stderr"), follower)
-    process = subprocess.Popen([*MODULE, *map(str, argv)], env=clean | {"TERM": "xterm"}, **ends)
-    os.close(follower)
-    output = b""
-    try:
-        while piece := os.read(leader, 1 << 16):
-            output += piece
-    except OSError:  # on Linux, the end of the output
-        pass
-    os.close(leader)
-    assert process.wait(timeout=60) == 0
-    return without_colours(output.decode())
-
-
-def without_colours(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
-
-
-ROW = (
-    r"joint +3/3 +-?\d\.\d{3} +\.\d{3} +\.\d{3} +1 +[\d.]+ kB +\d+\.\d"  # loss, scores, clients, bytes, time
-)
-BAR = r"joint 3/3 ━+ [\d,]+ images/s \d\d:\d\d"
-
-
-def test_a_terminal_shows_round_loss_scores_speed_and_time_left(recipe: Path, tmp_path: Path) -> None:
-    shown = in_a_terminal(80, "run", recipe, "--set", "method.rounds=3", "--out", tmp_path / "run")
-    lines = [line.strip() for line in re.split(r"[\r\n]+", shown)]
-    assert any(re.fullmatch(ROW, line) for line in lines)
-    assert any(re.fullmatch(BAR, line) for line in lines)
-    assert "k-means on pixels" in shown
-
-
-@pytest.mark.parametrize("width", [120, 80])
-def test_nothing_of_the_live_table_is_cut_off(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    screen = Console(file=io.StringIO(), force_terminal=True, width=width, height=40)
-    monkeypatch.setattr(progress, "err", screen)
-    monkeypatch.setattr(progress.Pace, "speed", 1234.0)
-    row = {"stage": "representation", "round": 100, "loss": -1.234, "acc": 0.5, "kmeans_acc": 0.125}
-    row |= {
-        "participants": [*range(10)],
-        "refused": [1],
-        "bytes_down": 10**8,
-        "bytes_up": 10**8,
-        "seconds": 123.4,
-    }
-    events = [Step(0, 1.0, 100), Scored({**row, "round": 99}, 100), Scored(row, 100), Finished({})]
-    progress.watch(events, Plan(100_000, 99_900))
-    shown = without_colours(screen.file.getvalue()).splitlines()  # type: ignore[attr-defined]
-    cells = [line.split() for line in shown if "100/100" in line and "━" not in line]
-    expected = [
-        "representation",
-        "100/100",
-        "-1.234",
-        ".500",
-        ".125",
-        "10/11",
-        "200.0",
-        "MB",
-        "123.4",
-    ]
-    assert cells[-1] == expected
-    assert any("representation 100/100 ━" in line and "1,234 images/s" in line for line in shown)
-
-
-@pytest.mark.parametrize("program", [MODULE, (str(Path(sys.executable).parent / "fedmcc"),)])
-def test_help_fits_a_terminal(started: Start, program: tuple[str, ...]) -> None:
-    out = started("--help", program=program).communicate(timeout=60)[0]
-    commands = ("run", "resume", "evaluate", "predict", "list", "views", "demo")
-    assert all(re.search(rf"^  {command} .*\.$", out, re.MULTILINE) for command in commands)
-    assert "..." not in out.split("Commands:")[1]  # typer shortens sentences that do not fit
-    assert len(out.rstrip("\n").splitlines()) <= 32
-    assert max(map(len, out.splitlines())) <= 80
-
-
-def paths(group: Group) -> Iterator[tuple[str, ...]]:
-    """The commands of a group, each as the arguments that call it."""
-    for name, entry in group.commands.items():
-        yield (name,)
-        yield from ((name, *path) for path in (paths(entry) if isinstance(entry, Group) else ()))
-
-
-@pytest.mark.parametrize("path", [*paths(get_command(app))], ids=" ".join)
-def test_the_help_of_each_command_has_whole_sentences(fedmcc: Command, path: tuple[str, ...]) -> None:
-    shown = succeeded(fedmcc(*path, "--help")).stdout
-    assert "\\" not in shown
-    assert "..." not in re.sub(r"(\[ARGS\]|RUN|OTHER)\.\.\.", "", shown)
-    assert len(shown.splitlines()) <= 24
-    assert max(map(len, shown.splitlines())) <= 80
-
-
-@pytest.mark.parametrize(
-    "argv", [("-m", "fedmcc", "--help"), ("-c", "import fedmcc"), ("-c", "import fedmcc.cli")]
-)
-def test_neither_help_nor_import_loads_slow_libraries(started: Start, argv: tuple[str, ...]) -> None:
-    process = started("-X", "importtime", *argv, program=(sys.executable,))
-    err = process.communicate(timeout=60)[1]
-    loaded = {line.split("|")[-1].strip() for line in err.splitlines()}
-    assert process.returncode == 0
-    assert "fedmcc" in loaded
-    assert not loaded & {"torch", "numpy", "sklearn", "pydantic", "PIL", "flwr", "rich"}
-
-
-def test_a_wrong_setting_is_refused_before_torch_is_loaded(started: Start, recipe: Path) -> None:
-    argv = ("-X", "importtime", "-m", "fedmcc", "run", recipe, "--set", "training.batchsize=8")
-    process = started(*argv, program=(sys.executable,))
-    err = process.communicate(timeout=60)[1]
-    assert process.returncode == 2
-    assert "Did you mean 'batch_size'?" in err
-    loaded = {line.split("|")[-1].strip() for line in err.splitlines()}
-    assert not loaded & {"torch", "numpy"}
-
-
-def test_the_version_is_the_packages(fedmcc: Command) -> None:
-    from importlib.metadata import version
-
-    assert succeeded(fedmcc("--version")).stdout == f"fedmcc {version('fedmcc')}\n"
 
 
 def test_closing_the_output_early_is_not_an_error(run: Path, pictures: Path, started: Start) -> None:
