@@ -13,14 +13,7 @@ from flwr.supercore.inflatable.inflatable_object import get_object_id, get_objec
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedmcc.deployment.messages import Greeting
-from fedmcc.deployment.server.mailbox import Fault, Letter, Mailbox, Received
-from fedmcc.deployment.server.membership import Membership
-from fedmcc.deployment.server.request import JoinPolicy
-from fedmcc.deployment.server.site_engine import SiteEngine, TaskHeader
-from fedmcc.federation.traffic import Traffic, add_traffic
-from fedmcc.federation.update_checks import Refused
-from fedmcc.messages import Discarded, Task
+from fedmcc.deployment.server.mailbox import Fault, Letter, Mailbox
 
 LIMIT = 1_000_000
 
@@ -292,15 +285,3 @@ def test_ids_of_messages_cannot_be_guessed_from_their_content(box, sites):
     assert first.metadata.group_id != second.metadata.group_id
     assert math.isclose(first.metadata.ttl, 60.0)
     assert get_object_tree(first.content) == get_object_tree(second.content)
-
-
-def test_bytes_of_a_refused_reply_are_counted(box, monkeypatch):
-    refused = Received("id", 7, Fault("Its reply is malformed.", refused=True), 500)
-    monkeypatch.setattr(box, "receive", lambda sent, until: [refused])
-    membership = Membership(box, Greeting(""), JoinPolicy(names=("north",)))
-    engine = SiteEngine(membership, TaskHeader("run", "", ""), 8)
-    events = list(engine._receive({"id": Task(0, "joint", 1, {})}, math.inf))
-    assert events == [Refused(0, "Its reply is malformed."), Discarded(0, 500)]
-    traffic = {}
-    add_traffic(traffic, [], [event for event in events if isinstance(event, Discarded)])
-    assert traffic == {0: Traffic(0, 500)}
