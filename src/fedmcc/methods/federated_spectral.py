@@ -24,9 +24,10 @@ from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.methods.neighbour_agreement import with_nearest
 from fedmcc.networks.prototypes import Member, Prototypes, rows_of
 from fedmcc.numerics import cluster_number
+from fedmcc.numerics.consensus import consensus
 from fedmcc.numerics.matrices import from_upper_triangle, is_positive_semidefinite, upper_triangle
 from fedmcc.numerics.neighbours import mean_of_rows
-from fedmcc.numerics.normalized_cut import Balance, consensus
+from fedmcc.numerics.normalized_cut import Balance
 from fedmcc.numerics.state_dicts import State
 
 AXES_FACTORS = (1.0, 5 / 3)  # of the members, in turn, as multiples of `axes`
