@@ -39,5 +39,5 @@ def test_a_client_gets_the_encoder_once_a_training_round_and_once_more(half):
     encoder = _bytes(select(pack(state) if half else state, ("online.encoder",)))
     for client in CLIENTS:
         sent = [_bytes(select(task.weights, ("online.encoder",))) for task in tasks if task.client == client]
-        # representation, separation, whitening; then centroids and merging
-        assert sent == [encoder] * 3 + [0] * 2
+        # representation, separation, calibration, whitening; then centroids and merging
+        assert sent == [encoder] * 4 + [0] * 2

@@ -15,6 +15,7 @@ def test_stages_in_order():
     assert names == [
         "representation",
         "separation",
+        "calibration",
         "whitening",
         "centroids",
         "merging",
@@ -24,7 +25,7 @@ def test_stages_in_order():
 
 
 def test_stages_can_be_left_out():
-    names = [stage.name for stage in FedMCCPlus(separation=0.0, axes=0.0).stages()]
+    names = [stage.name for stage in FedMCCPlus(separation=0.0, axes=0.0, calibrate=False).stages()]
     assert names == ["representation", "centroids", "merging"]
 
 

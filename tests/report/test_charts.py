@@ -42,7 +42,7 @@ def test_every_later_stage_begins_at_a_dotted_line() -> None:
 
 
 def test_stages_are_named_only_where_their_names_do_not_touch() -> None:
-    names = ("representation", "separation", "whitening", "centroids", "merging")
+    names = ("representation", "separation", "calibration", "whitening", "centroids", "merging")
     rows = [row(name, 1.0) for name in names for _ in range(9 if name == "separation" else 1)]
     for chart in (round_charts(rows)["loss"], cost_charts(rows, federated=False)["bytes"]):
         notes = chart["layout"]["annotations"]
@@ -50,7 +50,7 @@ def test_stages_are_named_only_where_their_names_do_not_touch() -> None:
             ("…", "representation"),
             ("separation", "separation"),
         ]
-        assert [note["text"] for note in notes[2:]] == ["…"] * 3
+        assert [note["text"] for note in notes[2:]] == ["…"] * 4
     many = round_charts([row(names[number % 5], 1.0) for number in range(100)])["loss"]["layout"]
     assert many["annotations"] == []
 

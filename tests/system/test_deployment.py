@@ -57,7 +57,7 @@ pytestmark = pytest.mark.timeout(2400)  # every message starts a process, which 
 
 PROGRAM = str(Path(sys.executable).with_name("fedmcc"))
 TIMEOUT_SECONDS = 1200.0
-STAGES = ("representation", "separation", "whitening", "centroids", "merging")
+STAGES = ("representation", "separation", "calibration", "whitening", "centroids", "merging")
 RECIPE = """
 clusters = 10
 threads = 1

@@ -20,7 +20,7 @@ from fedmcc.networks.momentum import Network
 from fedmcc.numerics.randomness import derive, generator
 from fedmcc.numerics.state_dicts import State, add_prefix, copy_into, detached, select, strip_prefix
 from fedmcc.training.batches import BatchSource, to_device
-from fedmcc.training.chunked import Batch
+from fedmcc.training.chunked import Batch, StoredBatch
 from fedmcc.training.feature_cache import FeatureCache, Features, FeatureSource, feature_pairs
 from fedmcc.training.feature_files import FeatureFile
 from fedmcc.training.loop import Step, Training, train, trainable
@@ -72,6 +72,8 @@ class Client:
             for loss in self._train(net, stage, task, optimizer):
                 losses.append(loss)
                 yield Step(self.index, loss, self._batch_size)
+        elif stage.epochs:
+            stage.observe(net, self._seen(net, stage, task))
         with timed("reply"):
             return self._update(net, stage, task, losses), self._state(net, stage, memory, optimizer)
 
@@ -106,6 +108,15 @@ class Client:
             others = replace(self, images=self.unlabelled, unlabelled=None, features=None)
             second = replace(stage.on_unlabelled, precision=stage.precision)
             yield from others._train(net, second, task, optimizer)
+
+    def _seen(self, net: Network, stage: Stage, task: Task) -> Iterator[tuple[Tensor, ...]]:
+        """What a stage sees of the batches of a round, at most a chunk at once."""
+        chunks = self.training.chunks(self._batch_size)
+        size = chunks.chunk if chunks else self._batch_size
+        for batch in self._batches(net, stage, task)[1]:
+            whole = StoredBatch(*batch) if isinstance(batch, tuple) else batch
+            for start in range(0, len(whole), size):
+                yield whole[start : start + size]
 
     def _optimizer(
         self, parameters: list[nn.Parameter], stage: Stage, task: Task, state: State

@@ -170,6 +170,9 @@ class Stage:
         """Load a task into the client's network; by default, adopt the global weights."""
         copy_into(net, task.weights)
 
+    def observe(self, net: Any, batches: Iterable[tuple[Tensor, ...]]) -> None:
+        """Called once in a round of a stage that trains nothing but has epochs, with what it sees of them."""
+
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
         """Small tensors that a client adds to its update; `batches` are its images without augmentation."""
         return {}

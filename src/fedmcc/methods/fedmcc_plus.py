@@ -16,6 +16,7 @@ from fedmcc.losses import Anchor
 from fedmcc.messages import Task
 from fedmcc.methods.about import About
 from fedmcc.methods.base import Memory, Stage
+from fedmcc.methods.calibration import Calibration
 from fedmcc.methods.centroids import SMALLEST_CLUSTER
 from fedmcc.methods.cross_client_contrast import CrossClientContrast
 from fedmcc.methods.federated_kmeans import require_share
@@ -41,6 +42,7 @@ class FedMCCPlus(MomentumContrast):
     half_life: float = 0.0  # rounds in which at least half of the target is renewed; 0: `momentum` alone
     separation: float = 0.5  # fraction of the rounds with cross-client contrast
     repulsion: float = 3.0  # weight of the negatives in the stage separation
+    calibrate: bool = True  # measure BatchNorm's running statistics anew before the clustering
     axes: float = 3.0  # whitened axes per cluster; 0: no whitening
     variance: float = 0.95  # share that the whitened axes hold at most; axes beyond it are left out as noise
     prototypes: float = 10.0  # per cluster
@@ -84,6 +86,8 @@ class FedMCCPlus(MomentumContrast):
             stages.append(FollowedContrast(rounds=self.rounds - across, epochs=epochs, method=self))
         if across:
             stages.append(self._separation(across))
+        if self.calibrate:
+            stages.append(Calibration())
         stages += self._clustering().stages()
         if self.polish_rounds:
             self_training = SelfTraining(
