@@ -10,6 +10,7 @@ from scipy.stats import chisquare, kstest
 
 from fedmcc import config
 from fedmcc.errors import InputError
+from fedmcc.evaluation.clustering import accuracy
 from fedmcc.federation.policy import Federation, Policy
 from fedmcc.federation.privacy import (
     NoiseStream,
@@ -21,6 +22,7 @@ from fedmcc.federation.privacy import (
 )
 from fedmcc.messages import Update
 from fedmcc.methods.base import Stage
+from fedmcc.methods.cross_client_contrast import CrossClientContrast
 from fedmcc.runs import experiment
 from fedmcc.storage.safetensor_files import load_state
 
@@ -156,6 +158,59 @@ def test_noise_is_refused_with_batch_normalisation(section, tmp_path):
     table |= {"privacy": {"clip": 1.0, "noise": 1.0}, section: (table[section] | {"norm": "batch"})}
     with pytest.raises(InputError, match=f'{section}.norm to "group"'):
         experiment.run(config.parse(table), tmp_path / "run")
+
+
+PLUS = {"name": "fedmcc-plus", "rounds": 2, "hidden": 16, "projections": 8, "smallest": 1}
+
+
+def _plus(tmp_path, name, method, **privacy):
+    """A run of the default method whose statistics are all sums."""
+    table = TINY | {"method": PLUS | {"prototype_rounds": 2} | method, "privacy": privacy}
+    return experiment.run(config.parse(table), tmp_path / name)
+
+
+def test_noise_covers_the_default_method_if_all_its_statistics_are_sums(tmp_path):
+    done = _plus(tmp_path, "run", {}, clip=1.0, noise=4.0)
+    stages = [row["stage"] for row in done.rows()]
+    statistics = ["calibration", "whitening", "prototypes", "prototypes", "merging"]
+    assert stages == ["representation", "separation", *statistics]
+    # separation publishes weights and a moment, whitening two moments
+    published = np.cumsum([1, 2, 1, 2, 1, 1, 1])
+    privacy = Privacy(clip=1.0, noise=4.0)
+    assert [row["epsilon"] for row in done.rows()] == [epsilon(privacy, int(n)) for n in published]
+
+
+def test_with_almost_no_noise_the_default_method_ends_as_with_clipping_alone(tmp_path):
+    clusters = []
+    for name, noise in (("clipped", 0.0), ("noisy", 1e-6)):
+        done = _plus(tmp_path, name, {"prototypes": 2.0}, clip=1.0, noise=noise)
+        lines = (done.path / "assignments.csv").read_text().splitlines()[1:]
+        clusters.append(np.array([int(line.split(",")[1]) for line in lines]))
+    assert accuracy(*clusters) > 0.6  # axes may change their sign; noise of 4 gives .17
+
+
+def test_noise_on_a_statistic_is_scaled_by_its_largest_norm():
+    stage = CrossClientContrast(rounds=1, epochs=1, projections=40, repulsion=1.0)
+    moment = torch.eye(40)  # far from negative, so that the noise is not cut off
+    weights = {"online.encoder.w": torch.zeros(3)}
+    updates = [
+        Update(client, "separation", 1, 10 * client + 10, 0.5, weights, {"moment": moment})
+        for client in range(5)
+    ]
+    privacy = Privacy(clip=1.0, noise=0.1)
+    combined = PrivateAggregator(privacy, b"secret").combine(stage, updates, weights, 1)
+    noise = (combined.extras["moment"] - moment)[torch.triu_indices(40, 40, offset=1).unbind()]
+    # the mean of two entries of the noise, above and below the diagonal
+    assert kstest(noise.numpy() / (0.1 / 5 / math.sqrt(2)), "norm").pvalue > 1e-3
+    assert int(combined.extras["samples"]) == 150
+
+
+def test_clipped_clients_keep_their_share_of_all_images():
+    stage = CrossClientContrast(rounds=1, epochs=1, projections=2, repulsion=1.0)
+    weights = {"online.encoder.w": torch.zeros(3)}
+    updates = [Update(c, "separation", 1, 30, 0.5, weights, {"moment": torch.eye(2)}) for c in range(4)]
+    combined = PrivateAggregator(Privacy(clip=1.0)).combine(stage, updates, weights, 1)
+    assert int(combined.extras["samples"]) == 120  # clients divide their own number of images by it
 
 
 def test_integers_do_not_change_with_noise_because_they_reveal_numbers_of_steps():

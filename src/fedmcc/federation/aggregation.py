@@ -14,7 +14,14 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from fedmcc.errors import unknown
-from fedmcc.numerics.state_dicts import Average, State, in_blocks, mean, weighted_average
+from fedmcc.numerics.state_dicts import (
+    Average,
+    State,
+    in_blocks,
+    is_running_statistic,
+    mean,
+    weighted_average,
+)
 
 CHANGE_LIMIT = 3.0  # of a tensor, as a multiple of the median over clients; honest ones rarely exceed it
 OPPOSED = -0.1  # cosine to the other clients' changes; honest ones stay above it, even with disjoint classes
@@ -37,7 +44,7 @@ def guarded(states: Sequence[State], weights: Sequence[float], sent: State) -> S
         return mean(states, weights, sent)
     squares = squared_lengths(states, sent)
     factors = {name: _limiting_factors(square, CHANGE_LIMIT) for name, square in squares.items()}
-    kept, trained = list(range(len(states))), [name for name in squares if not _is_statistic(name)]
+    kept, trained = list(range(len(states))), [name for name in squares if not is_running_statistic(name)]
     if trained and min(_cosines(states, sent, {n: (squares[n], factors[n]) for n in trained})) < OPPOSED:
         products = inner_products(states, sent, trained)
         kept = agreeing(_total({n: p * torch.outer(factors[n], factors[n]) for n, p in products.items()}))
@@ -268,8 +275,3 @@ def _counter(values: Sequence[Tensor], sent: Tensor) -> Tensor:
 def _valid(name: str, value: Tensor) -> Tensor:
     """A variance below 0, which only hostile clients can cause, becomes 0."""
     return value.clamp_min_(0) if name.endswith("running_var") else value
-
-
-def _is_statistic(name: str) -> bool:
-    """Whether this is a running statistic of BatchNorm, which does not show the direction of training."""
-    return name.endswith(("running_mean", "running_var"))

@@ -1,4 +1,4 @@
-"""Client-level differential privacy: updates are clipped, and noise is added to their average.
+"""Client-level differential privacy: updates are clipped, and noise is added to averages and sums.
 
 docs/privacy.md explains what this protects and what not.
 """
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage
+from fedmcc.methods.extras import Additive
+from fedmcc.numerics.matrices import nearest_positive_semidefinite
 from fedmcc.numerics.state_dicts import State, select
 
 MAX_DRAW = 2**20  # random numbers drawn at once
@@ -53,30 +55,38 @@ class Privacy:
         """The secret for noise and participants: random, or from the run's seed if `reproducible`."""
         return hashlib.sha256(f"noise {seed}".encode()).digest() if self.reproducible else token_bytes(32)
 
-    def require_private_stages(self, stages: Sequence[Stage]) -> None:
-        """Raise if noise is set and a stage sends more than weights, or epsilon cannot be computed."""
-        if not self.noise:
-            return
-        for stage in stages:
-            kind = type(stage)
-            if kind.extras is not Stage.extras or kind.combine is not Stage.combine:
-                raise InputError(
-                    f"privacy.noise covers only averaged weights, but in the stage {stage.name} "
-                    "clients send more: use a method such as fedmcc, or leave out privacy.noise."
-                )
-        if find_spec("dp_accounting") is None:
+    def require_accountant(self) -> None:
+        """Raise if noise is set and epsilon cannot be computed."""
+        if self.noise and find_spec("dp_accounting") is None:
             raise InputError("privacy.noise needs the package dp-accounting: pip install 'fedmcc[privacy]'.")
 
-    def require_private_network(self, net: nn.Module, stages: Sequence[Stage]) -> None:
-        """Raise if noise is set and a stage shares running statistics, which noise makes useless."""
-        shared = select(net.state_dict(), [part for stage in stages for part in stage.shared])
-        for name in shared if self.noise else ():
-            if name.endswith("running_var"):
-                section = "encoder" if "encoder" in name.split(".") else "method"
+    def require_private_stages(self, net: nn.Module, stages: Sequence[Stage]) -> None:
+        """Raise if noise is set and a stage sends what noise does not cover, or makes useless."""
+        state = net.state_dict()
+        for stage in stages if self.noise else ():
+            shared = select(state, stage.shared)
+            if releases(stage, shared) is None:
                 raise InputError(
-                    "privacy.noise does not work with batch normalisation, whose running variances it makes "
-                    f'negative: set {section}.norm to "group".'
+                    f"privacy.noise covers averaged weights and bounded sums, but in the stage {stage.name} "
+                    "clients send more: use a method such as fedmcc, set method.prototype_rounds of "
+                    "fedmcc-plus to 5 or so, or leave out privacy.noise."
                 )
+            for name in shared:
+                if name.endswith("running_var"):
+                    section = "encoder" if "encoder" in name.split(".") else "method"
+                    raise InputError(
+                        "privacy.noise does not work with batch normalisation, whose running variances "
+                        f'it makes negative: set {section}.norm to "group".'
+                    )
+
+
+def releases(stage: Stage, shared: State) -> int | None:
+    """How many values of a client a round of the stage publishes with noise; None: also some without."""
+    extras = stage.additive(shared)
+    if extras is None or any(extra.norm is None for extra in extras.values()):
+        return None
+    weights = bool(stage.trained) or not extras
+    return int(weights) + sum(extra.norm != 0 for extra in extras.values())
 
 
 def clipped(weights: Mapping[str, Tensor], sent: Mapping[str, Tensor], limit: float | None) -> State:
@@ -107,16 +117,44 @@ class PrivateAggregator:
         """The stage's step; if updates are clipped, all clients have equal weight."""
         if self.privacy.clip is None:
             return stage.combine(updates, model)
+        equal = max(1, sum(update.samples for update in updates) // len(updates))  # images of each client
         clipped_updates = [
-            replace(update, samples=1, weights=clipped(update.weights, model, self.privacy.clip))
+            replace(update, samples=equal, weights=clipped(update.weights, model, self.privacy.clip))
             for update in updates
         ]
-        combined = stage.combine(clipped_updates, model)
         if not self.privacy.noise:
-            return combined
-        scale = self.privacy.noise * self.privacy.clip / len(updates)
-        stream = NoiseStream(self.secret, f"{stage.name}/{round}")
-        return combined._replace(weights=_with_noise(combined.weights, scale, stream))
+            return stage.combine(clipped_updates, model)
+        place, clients = f"{stage.name}/{round}", len(updates)
+        extras = stage.additive(select(model, stage.shared))
+        if not extras:
+            combined = stage.combine(clipped_updates, model)
+            return combined._replace(weights=self._noisy(combined.weights, clients, place))
+        weights = select(model, stage.shared)
+        if stage.trained:
+            average = stage.average([update.weights for update in clipped_updates], [1.0] * clients, model)
+            weights |= self._noisy(average, clients, place)
+        images = sum(update.samples for update in updates)
+        means = {name: self._noisy_mean(extra, name, updates, place) for name, extra in extras.items()}
+        sums = {name: mean * images if extras[name].is_sum else mean for name, mean in means.items()}
+        return stage.combine([replace(updates[0], samples=images, weights=weights, extras=sums)], model)
+
+    def _noisy(self, weights: State, clients: int, place: str) -> State:
+        """Averaged weights with noise."""
+        assert self.privacy.clip is not None
+        scale = self.privacy.noise * self.privacy.clip / clients
+        return _with_noise(weights, scale, NoiseStream(self.secret, place))
+
+    def _noisy_mean(self, extra: Additive, name: str, updates: Sequence[Update], place: str) -> Tensor:
+        """The mean over clients of their means over images, with noise; a matrix stays one of variances."""
+        means = [update.extras[name].double() / (update.samples if extra.is_sum else 1) for update in updates]
+        mean = torch.stack(means).mean(dim=0)
+        if extra.norm:
+            scale = self.privacy.noise * extra.norm / len(updates)
+            drawn = NoiseStream(self.secret, f"{place}/{name}").normal(extra.length)
+            mean = mean + scale * torch.from_numpy(drawn).reshape(extra.shape)
+            if len(extra.shape) == 2 and extra.shape[0] == extra.shape[1]:
+                mean = nearest_positive_semidefinite(mean)
+        return mean.to(extra.dtype)
 
 
 def _with_noise(weights: State, scale: float, stream: "NoiseStream") -> State:
@@ -159,15 +197,15 @@ def draw_secretly(secret: bytes, clients: Sequence[int], size: int, place: str) 
     return sorted(sorted(clients, key=key)[:size])
 
 
-def epsilon(privacy: Privacy, rounds: int) -> float:
-    """Epsilon for the replacement of all images of a client that takes part in this number of rounds.
+def epsilon(privacy: Privacy, published: int) -> float:
+    """Epsilon for the replacement of all images of a client of which this number of values were published.
 
-    Replacing a client changes the sum of a round by at most two clips. The value is exact for the Gaussian
-    mechanism, and holds against observers who know in which rounds the client took part.
+    Usually it is one value per round, see `releases`. Replacing a client changes a sum by at most two clips.
+    The result is exact for the Gaussian mechanism, and holds if it is known when the client took part.
     """
     import dp_accounting
 
-    multiplier = privacy.noise / 2 / math.sqrt(rounds)
+    multiplier = privacy.noise / 2 / math.sqrt(published)
     return float(dp_accounting.get_epsilon_gaussian(multiplier, privacy.delta))
 
 

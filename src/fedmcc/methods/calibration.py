@@ -3,15 +3,18 @@
 docs/decisions/0027 reports the effect.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedmcc.methods.base import Parts, Stage
+from fedmcc.messages import Update
+from fedmcc.methods.base import Aggregate, Parts, Stage
+from fedmcc.methods.extras import Additive
 from fedmcc.networks.running_statistics import has_running_statistics, measured_anew
+from fedmcc.numerics.state_dicts import State, is_running_statistic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,3 +44,15 @@ class Calibration(Stage):
         with measured_anew(encoder):
             for seen in batches:
                 self.outputs(net, *seen)
+
+    def additive(self, weights: State) -> dict[str, Additive]:
+        """No extras."""
+        return {}
+
+    def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
+        """Average the running statistics; everything else of the encoder stays as it is."""
+        states = [
+            {name: value for name, value in update.weights.items() if is_running_statistic(name)}
+            for update in updates
+        ]
+        return Aggregate(self.average(states, self.counts(updates), model), {})

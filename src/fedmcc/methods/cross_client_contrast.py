@@ -86,8 +86,8 @@ class CrossClientContrast(Stage):
         return {"moment": net.own}
 
     def additive(self, weights: State) -> dict[str, Additive]:
-        """The moment, a mean."""
-        return {"moment": Additive(torch.float32, (self.projections, self.projections))}
+        """The moment, a mean over unit vectors."""
+        return {"moment": Additive(torch.float32, (self.projections, self.projections), norm=1.0)}
 
     def extras_error(self, update: Update) -> str:
         """Check that the moment can be that of unit vectors."""

@@ -129,7 +129,8 @@ class Whitening(Statistics):
         shapes = {"first": (features,), "second": (features, features), "count": ()}
         if _rank(axes, features) is not None:
             return None
-        return {name: Additive(torch.float64, shape, is_sum=True) for name, shape in shapes.items()}
+        norms = {"first": 1.0, "second": 1.0, "count": 0.0}  # of unit vectors
+        return {name: Additive(torch.float64, shape, True, norms[name]) for name, shape in shapes.items()}
 
     def extras_error(self, update: Update) -> str:
         """Check that the moments can be those of one unit vector per image."""

@@ -22,6 +22,7 @@ from fedmcc.methods.extras import Additive, add_up, additive_mismatch
 from fedmcc.methods.federated_kmeans import FederatedKMeans
 from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.methods.neighbour_agreement import with_nearest
+from fedmcc.methods.prototype_sums import PrototypeSums
 from fedmcc.networks.prototypes import Member, Prototypes, rows_of
 from fedmcc.numerics import cluster_number
 from fedmcc.numerics.consensus import consensus
@@ -61,13 +62,14 @@ class FederatedSpectral(FederatedKMeans):
         "auto"  # weight of equal cluster sizes in the choice of a cut; auto: sizes from the data
     )
     members: int = 5  # clusterings in the consensus; 1: a single one
+    prototype_rounds: int = 0  # that find prototypes by sums alone; 0: centroids, in one round
     choose: bool = False  # the number of clusters from the affinities; `clusters` is then the largest
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "prototypes", "members", section="clustering")
         require_balance(self.balance, "clustering")
-        require_count(self.neighbours, "clustering")
+        require_count(self, "neighbours", "prototype_rounds", section="clustering")
         if self.choose and self.members < 2:
             raise InputError("The number of clusters is chosen by the agreement of members: set 2 or more.")
 
@@ -100,6 +102,9 @@ class FederatedSpectral(FederatedKMeans):
     def stages(self) -> tuple[Stage, ...]:
         """The stages of federated k-means, then merging: one round each, without training."""
         *before, centroids = super().stages()
+        if self.prototype_rounds:
+            sums = PrototypeSums(rounds=self.prototype_rounds, members=self.members, smallest=self.smallest)
+            return (*before, sums, Merging(method=self))
         unfinished = replace(centroids, shared=(f"{HEAD}.vectors",), frozen=("online.encoder", HEAD))
         return (*before, unfinished, Merging(method=self))
 
@@ -110,10 +115,11 @@ def require_balance(balance: Balance, section: str) -> None:
         raise InputError(f'{section}.balance is {balance}: give "auto", 0 or a positive number.')
 
 
-def require_count(neighbours: int, section: str) -> None:
-    """Raise unless the number of neighbours is zero or positive."""
-    if neighbours < 0:
-        raise InputError(f"{section}.neighbours is {neighbours}: give 0 or more.")
+def require_count(options: object, *names: str, section: str) -> None:
+    """Raise unless these numbers are zero or positive."""
+    for name in names:
+        if (value := getattr(options, name)) < 0:
+            raise InputError(f"{section}.{name} is {value}: give 0 or more.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,9 +154,10 @@ class Merging(Statistics):
         return min(self.method.neighbours, max(1, round(MAX_NEIGHBOURHOOD * images)))
 
     def additive(self, weights: State) -> dict[str, Additive]:
-        """The sum of p pᵀ."""
+        """The sum of p pᵀ, where p has a share of 1 / members for each of them."""
         count = len(weights[f"{HEAD}.groups"])
-        return {"affinity": Additive(torch.float32, (count * (count + 1) // 2,), is_sum=True)}
+        shape, norm = (count * (count + 1) // 2,), 1 / self.method.members
+        return {"affinity": Additive(torch.float32, shape, is_sum=True, norm=norm)}
 
     def extras_error(self, update: Update) -> str:
         """Check that the affinities can be those of one soft assignment per image."""
@@ -169,7 +176,8 @@ class Merging(Statistics):
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Group the prototypes by normalised cuts of the summed affinities."""
-        affinity = from_upper_triangle(add_up(updates, "affinity", self.counts(updates)))
+        total = add_up(updates, "affinity", self.counts(updates)).clamp_min(0)  # noise may be negative
+        affinity = from_upper_triangle(total)
         clusters = most = model[f"{HEAD}.groups"].shape[1]
         members, curve = [member.count for member in self.method.members_of(model)], {}
         if self.method.choose:

@@ -46,6 +46,7 @@ class FedMCCPlus(MomentumContrast):
     axes: float = 3.0  # whitened axes per cluster; 0: no whitening
     variance: float = 0.95  # share that the whitened axes hold at most; axes beyond it are left out as noise
     prototypes: float = 10.0  # per cluster
+    prototype_rounds: int = 0  # that find prototypes by sums alone; 0: centroids, in one round
     prototype_temperature: float = 0.05  # of the soft assignments
     neighbours: int = 10  # images of a client that share prototypes with an image; 0: none
     balance: Balance = "auto"  # weight of equal cluster sizes when prototypes are merged; auto: from the data
@@ -63,7 +64,7 @@ class FedMCCPlus(MomentumContrast):
         if not 0 <= self.half_life < math.inf:
             raise InputError(f"method.half_life is {self.half_life}: give 0 or more rounds.")
         require_balance(self.balance, "method")
-        require_count(self.neighbours, "method")
+        require_count(self, "neighbours", "prototype_rounds", section="method")
         require_share(self.variance, "method")
         if self.choose and self.polish_rounds:
             raise InputError("method.choose excludes self-training: set method.polish_rounds to 0.")
@@ -117,6 +118,7 @@ class FedMCCPlus(MomentumContrast):
             neighbours=self.neighbours,
             balance=self.balance,
             members=self.members,
+            prototype_rounds=self.prototype_rounds,
             choose=self.choose,
             smallest=self.smallest,
         )

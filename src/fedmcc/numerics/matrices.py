@@ -19,6 +19,13 @@ def is_positive_semidefinite(matrix: Float[Tensor, "n n"], tolerance: float) -> 
     return int(torch.linalg.cholesky_ex(shifted).info) == 0
 
 
+def nearest_positive_semidefinite(matrix: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
+    """The symmetric matrix without negative eigenvalues that is nearest to the symmetric part of a matrix."""
+    variance, directions = torch.linalg.eigh((matrix + matrix.T) / 2)
+    nearest: Tensor = (directions * variance.clamp_min(0)) @ directions.T
+    return nearest
+
+
 def upper_triangle(matrix: Float[Tensor, "n n"]) -> Float[Tensor, " m"]:
     """The numbers on and above the diagonal, row by row."""
     rows, columns = torch.triu_indices(len(matrix), len(matrix))

@@ -63,6 +63,11 @@ def mean(states: Sequence[State], weights: Sequence[float], sent: State) -> Stat
     return weighted_average(states, weights)
 
 
+def is_running_statistic(name: str) -> bool:
+    """Whether a tensor of this name is a running statistic of BatchNorm, which is measured, not trained."""
+    return name.endswith(("running_mean", "running_var"))
+
+
 def interpolate(first: Mapping[str, Tensor], second: Mapping[str, Tensor], share: float) -> State:
     """share * first + (1 - share) * second, in float64; integer counters take their maximum (D11).
 

@@ -126,7 +126,7 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
     config = with_possible_batch(config, images)
     make, config = network_factory(config, images)
     net = make()
-    config.privacy.require_private_network(net, stages(config))
+    config.privacy.require_private_stages(net, stages(config))
     config.federation.require_sums(net, stages(config))
     if config.views.size is not None:
         warn_of_slow_options(net, (images.images.shape[1], *2 * (config.views.size,)), config.training)

@@ -3,7 +3,8 @@
 from collections import Counter
 
 from fedmcc.errors import InputError
-from fedmcc.federation.privacy import epsilon, epsilon_secret_draw
+from fedmcc.federation.privacy import epsilon, epsilon_secret_draw, releases
+from fedmcc.numerics.state_dicts import select
 from fedmcc.runs.build import Experiment
 from fedmcc.runs.directory import Row, Run
 from fedmcc.storage.atomic_files import write_atomically
@@ -34,12 +35,17 @@ def privacy_loss(experiment: Experiment, run: Run, row: Row) -> Row:
     if not config.privacy.noise:
         return {}
     rows, drawn = [*run.rows(), row], config.federation.size(clients)
-    most = max(Counter(client for row in rows for client in row["participants"]).values())
-    loss: Row = {"epsilon": epsilon(config.privacy, most), "delta": config.privacy.delta}
+    weights = experiment.net.state_dict()
+    published = {s.name: releases(s, select(weights, s.shared)) or 0 for s in experiment.stages}
+    of_client: Counter[int] = Counter()
+    for each in rows:
+        of_client.update(dict.fromkeys(each["participants"], published[each["stage"]]))
+    loss: Row = {"epsilon": epsilon(config.privacy, max(of_client.values())), "delta": config.privacy.delta}
     if (
         drawn == clients
         or experiment.engine.newcomers()
         or not config.privacy.draws_secretly
+        or any(published[each["stage"]] != 1 for each in rows)  # clients are not drawn for statistics
         or any(r["dropped"] or r["refused"] for r in rows)
     ):
         return loss

@@ -77,7 +77,7 @@ def check(config: Config) -> None:
             )
     config.federation.size(config.partition.clients)  # raises InputError if no client could take part
     config.federation.require_pairs(config.partition.clients)
-    config.privacy.require_private_stages(stages(config))
+    config.privacy.require_accountant()
     if config.privacy.noise and config.federation.aggregation not in (None, "mean"):
         raise InputError(
             f"privacy.noise protects only a mean of updates, but federation.aggregation is "

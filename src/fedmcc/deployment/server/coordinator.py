@@ -64,7 +64,7 @@ def prepare(grid: Grid, request: RunRequest) -> tuple[Experiment, Run]:
     images = ImageSet(np.empty((0, channels, size, size), np.uint8))  # only their shape is used
     config = _resolve(config, images, len(sites.names))
     net = build_network(config, channels)
-    config.privacy.require_private_network(net, stages(config))
+    config.privacy.require_private_stages(net, stages(config))
     config.federation.require_sums(net, stages(config))
     header = TaskHeader(run_id, _for_sites(config, request), fingerprint(net, config))
     sites.require(Requirements(channels, header.fingerprint, None if given else size))
