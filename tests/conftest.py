@@ -84,7 +84,7 @@ def folder_run(tmp_path_factory: pytest.TempPathFactory, image_folder: Path) -> 
         "data": {"name": "folder", "root": str(image_folder), "size": 16},
         "encoder": {"width": 4},
         "training": {"batch_size": 8},
-        "method": {"rounds": 1, "smallest": 1},  # of 24 images, centroids of ten would be two clusters at most
+        "method": {"rounds": 1},
     }
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:

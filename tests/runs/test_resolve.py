@@ -11,6 +11,7 @@ from fedmcc.errors import InputError
 from fedmcc.runs.resolve import (
     check,
     check_images,
+    for_own_images,
     image_sides,
     resolve,
     with_possible_batch,
@@ -36,6 +37,15 @@ def test_a_client_that_trains_alone_has_the_optimiser_of_a_federation():
     table = {"partition": {"clients": 2}, "federation": {"only": 0}}
     config = resolve(parse(table), _images(labels=np.arange(20) % 4))
     assert config.training.keep_optimizer is False  # D14: comparable with all clients together
+
+
+@pytest.mark.parametrize(("clients", "stated", "expected"), [(1, 10, 1), (1, 20, 20), (2, 10, 10)])
+def test_centroids_of_single_images_are_allowed_only_if_nothing_is_sent(clients, stated, expected):
+    table = {"partition": {"clients": clients}, "method": {"name": "fedu"}}
+    config = for_own_images(parse(table | {"clustering": {"name": "kmeans", "smallest": stated}}))
+    assert config.clustering.smallest == expected
+    plus = for_own_images(parse({"partition": {"clients": clients}, "method": {"smallest": stated}}))
+    assert plus.method.smallest == expected
 
 
 def test_options_that_were_set_are_kept():

@@ -32,6 +32,7 @@ from fedmcc.runs.directory import Run
 from fedmcc.runs.resolve import (
     check,
     check_images,
+    for_own_images,
     resolve,
     stages,
     with_possible_batch,
@@ -120,7 +121,7 @@ def prepare(config: Config) -> Experiment:
 
 def assemble(config: Config, images: ImageSet) -> Experiment:
     """Complete and check the configuration, then build network, clients, engine and scorer."""
-    config = with_possible_clusters(resolve(config, images), images)
+    config = for_own_images(with_possible_clusters(resolve(config, images), images))
     check(config)
     check_images(config, images)
     config = with_possible_batch(config, images)

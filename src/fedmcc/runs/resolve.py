@@ -13,6 +13,7 @@ from fedmcc.data.decode import HeightWidth
 from fedmcc.data.image_files import ImageFiles
 from fedmcc.errors import InputError
 from fedmcc.methods.base import Stage
+from fedmcc.methods.centroids import SMALLEST_CLUSTER
 from fedmcc.methods.choosing import chooses, most_clusters
 from fedmcc.networks import native_size, resolve_encoder
 from fedmcc.training.torch_setup import find_device, resolve_precision
@@ -49,6 +50,18 @@ def resolve(config: Config, images: ImageSet) -> Config:
             training, keep_optimizer=sharing.clients == 1 if keep is None else keep, precision=precision
         ),
     )
+
+
+def for_own_images(config: Config) -> Config:
+    """Centroids may represent single images if the only client is this machine: nothing is sent to others."""
+
+    def unlimited(options: Any) -> Any:
+        limited = getattr(options, "smallest", None) == SMALLEST_CLUSTER
+        return replace(options, smallest=1) if limited else options
+
+    if config.partition.clients > 1:
+        return config
+    return replace(config, method=unlimited(config.method), clustering=unlimited(config.clustering))
 
 
 def count_classes(images: ImageSet) -> int:
