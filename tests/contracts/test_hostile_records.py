@@ -22,7 +22,7 @@ from fedmcc.views import preset
 IMAGES, HOSTILE = 24, 1
 FAST, SLOW = 12, 1000  # examples of each stage: over 500 and 10,000 in total
 EXPENSIVE = {"fedmcc-plus method centroids": 500, "fedmcc-plus method merging": 300}  # up to 20 ms each
-STAGES = {"fedmcc-plus": 7, "fedmcc": 2, "kmeans": 2}  # number of stages that get many random replies
+STAGES = {"fedmcc-plus": 8, "fedmcc": 2, "kmeans": 2}  # number of stages that get many random replies
 HELLO = Hello("site-a", 40, 1, 8, "0.1.0", "abc")
 
 NUMBERS = st.sampled_from([0, 1, -1, 7, 23, 25, 2**31, 2**53, 2**62, -(2**63), 2**63 - 1])

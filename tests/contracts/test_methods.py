@@ -62,6 +62,7 @@ def test_stages_that_are_off_by_default_are_tested(cases):
         "cc",
         "kmeans",
         "spectral",
+        "best",
         "lloyd",
         "landmarks",
         "neighbours",

@@ -8,7 +8,7 @@ from fedmcc.evaluation.assignments import table_rows
 from fedmcc.report.cluster_choice import choice_chart
 from fedmcc.runs import experiment
 from fedmcc.runs.build import reopen
-from fedmcc.runs.cluster_choice import sentence
+from fedmcc.runs.cluster_choice import sentences
 from fedmcc.runs.predict import Predictor
 from fedmcc.storage.safetensor_files import load_shapes
 
@@ -36,7 +36,7 @@ def test_the_run_stores_the_curve_the_choice_and_two_runners_up(run):
     by_score = sorted(content["curve"], key=lambda point: -point["score"])
     best = [point["clusters"] for point in by_score]
     assert [content["chosen"], *content["runners_up"]] == best[:3]
-    assert f"{best[0]} ({by_score[0]['score']:.2f}); next: {best[1]}" in sentence(run)
+    assert f"{best[0]} ({by_score[0]['score']:.2f}); next: {best[1]}" in sentences(run)[0]
     line, _ = choice_chart(run)["choice"]["data"]
     assert line["x"] == [2, 3, 4, 5, 6]
     assert line["marker"]["size"].index(11) == best[0] - 2

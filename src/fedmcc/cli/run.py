@@ -243,7 +243,7 @@ def train(prepared: "Experiment", run: "Run", outputs: Outputs, budget: "Budget 
         scores = progress.watch(events, plan)
     except KeyboardInterrupt:
         stop(f"Interrupted; resume with: fedmcc resume {quote(str(run.path))}", 130)
-    if sentence := cluster_choice.sentence(run):
+    for sentence in cluster_choice.sentences(run):
         output.say(sentence)
     output.show_scores(scores, method_name(prepared.config))
     output.say(f"The run is in {run.path}.")

@@ -32,7 +32,7 @@ Options = TypeVar("Options")
 
 COMPLETE = "# The complete configuration: `fedmcc run` on this file repeats the run.\n"
 DEFAULT_METHOD = "fedmcc-plus"
-FROZEN_METHOD, FROZEN_CLUSTERING = "raw", "neighbours"  # defaults with a frozen pretrained encoder
+FROZEN_METHOD, FROZEN_CLUSTERING = "raw", "best"  # defaults with a frozen pretrained encoder
 CHOICES: dict[str, tuple[Mapping[str, type[Any]], str]] = {  # section: its registry, and the default name
     "data": (DATASETS, "digits"),
     "encoder": (ENCODERS, "convnet"),

@@ -2,6 +2,7 @@
 
 from fedmcc.methods.ae import AE
 from fedmcc.methods.base import Clustering, Method, NoClustering, Stage
+from fedmcc.methods.best_clustering import BestClustering
 from fedmcc.methods.cc import CC
 from fedmcc.methods.cc_clustering import CCClustering
 from fedmcc.methods.cluster_contrast import ClusterContrast
@@ -82,6 +83,7 @@ CLUSTERINGS: dict[str, type[Clustering]] = {
     "cc": CCClustering,
     "kmeans": FederatedKMeans,
     "spectral": FederatedSpectral,
+    "best": BestClustering,
     "lloyd": LloydKMeans,
     "landmarks": LandmarkSpectral,
     "neighbours": NeighbourClustering,
@@ -94,7 +96,7 @@ Examples
 --------
 >>> from fedmcc import CLUSTERINGS
 >>> sorted(CLUSTERINGS)[:4]
-['cc', 'k-fed', 'kmeans', 'landmarks']
+['best', 'cc', 'k-fed', 'kmeans']
 """
 
 EARLIER_OPTIONS: dict[str, dict[str, object]] = {
