@@ -40,7 +40,7 @@ from fedmcc.training.loop import Training
 from fedmcc.training.torch_setup import set_up_torch
 from fedmcc.views import Views
 
-HEADS = ("neighbours", "kmeans", "lloyd:unit=true", "spectral", "k-fed", "pooled")
+HEADS = ("best", "neighbours", "kmeans", "lloyd:unit=true", "spectral", "k-fed", "pooled")
 PARTITIONS = {"iid": "iid", "two classes each": "by_class"}
 
 
