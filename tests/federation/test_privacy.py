@@ -20,9 +20,10 @@ from fedmcc.federation.privacy import (
     epsilon,
     epsilon_secret_draw,
 )
-from fedmcc.messages import Update
+from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Stage
 from fedmcc.methods.cross_client_contrast import CrossClientContrast
+from fedmcc.methods.other_clients import part_of_others
 from fedmcc.runs import experiment
 from fedmcc.storage.safetensor_files import load_state
 
@@ -203,6 +204,23 @@ def test_noise_on_a_statistic_is_scaled_by_its_largest_norm():
     # the mean of two entries of the noise, above and below the diagonal
     assert kstest(noise.numpy() / (0.1 / 5 / math.sqrt(2)), "norm").pvalue > 1e-3
     assert int(combined.extras["samples"]) == 150
+
+
+def test_clients_of_different_sizes_subtract_their_own_part_of_a_clipped_mean():
+    stage = CrossClientContrast(rounds=2, epochs=1, projections=2, repulsion=1.0)
+    weights = {"online.encoder.w": torch.zeros(3)}
+    moments = [torch.diag(torch.tensor(pair)) for pair in ([1.0, 0.0], [0.0, 1.0])]
+    updates = [
+        Update(client, "separation", 1, samples, 0.5, weights, {"moment": moments[client]})
+        for client, samples in enumerate((900, 100))
+    ]
+    combined = PrivateAggregator(Privacy(clip=1.0)).combine(stage, updates, weights, 1)
+    for client, update in enumerate(updates):
+        task = Task(client, "separation", 2, weights, combined.extras)
+        memory = {"samples": torch.tensor(update.samples), "round": torch.tensor(1)}
+        others, share = part_of_others(moments[client], "moment", task, memory)
+        torch.testing.assert_close(others, moments[1 - client].double() / 2)
+        assert float(share) == 0.5
 
 
 def test_clipped_clients_keep_their_share_of_all_images():

@@ -132,6 +132,10 @@ def test_neighbours_that_are_not_counted_once_per_image_are_refused():
     assert "expected" in error(torch.zeros(1, 4, 4, dtype=torch.float64))
 
 
+def test_a_site_with_too_few_images_for_a_centroid_is_recognised():
+    assert max(getattr(stage, "smallest", 1) for stage in BestClustering(smallest=12).stages()) == 12
+
+
 def test_an_alternative_is_used_as_its_number_says():
     heads = Alternatives([_Fixed(0), _Fixed(1)])
     features = torch.tensor([[1.0, 2.0], [3.0, 0.0]])

@@ -9,7 +9,7 @@ from fedmcc.methods.calibration import Calibration
 from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.networks.running_statistics import has_running_statistics, measured_anew
-from fedmcc.numerics.state_dicts import detached
+from fedmcc.numerics.state_dicts import detached, equal_states
 from fedmcc.runs.build import prepare
 
 
@@ -94,6 +94,16 @@ def test_in_a_federation_the_encoders_statistics_become_those_of_views_of_all_cl
         else:
             torch.testing.assert_close(value, before[name])
     assert all((after[name] > 0).all() for name in after if name.endswith("running_var"))
+
+
+@pytest.mark.parametrize("rule", ["mean", "guarded", "clipped", "median", "krum", "geometric"])
+def test_without_running_statistics_the_round_changes_nothing(rule):
+    table = {**TABLE, "encoder": {**TABLE["encoder"], "norm": "group"}, "federation": {"aggregation": rule}}
+    experiment = prepare(parse(table))
+    progress = Progress(detached(experiment.net.state_dict()))
+    stage = next(stage for stage in experiment.stages if stage.name == "calibration")
+    found = [*rounds(stage, progress, experiment.engine, experiment.clients, experiment.policy(b""))]
+    assert equal_states(found[-1].progress.model, progress.model)
 
 
 def test_chunks_see_the_same_images():

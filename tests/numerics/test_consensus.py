@@ -156,3 +156,9 @@ def test_an_unused_part_stays_if_no_other_one_can_be_divided():
     np.testing.assert_array_equal(
         fill(np.eye(4), np.array([0, 0, 1, 1]), np.repeat([0, 1], 2), 2), [0, 0, 1, 1]
     )
+
+
+def test_a_graph_without_edges_is_divided_without_an_error():
+    parts = consensus(np.zeros((24, 24)), [8, 8, 8], 3)
+    assert parts.shape == (24,)
+    assert set(parts) <= {0, 1, 2}

@@ -20,7 +20,7 @@ from fedmcc.networks.momentum import Network
 from fedmcc.numerics.randomness import derive, generator
 from fedmcc.numerics.state_dicts import State, add_prefix, copy_into, detached, select, strip_prefix
 from fedmcc.training.batches import BatchSource, to_device
-from fedmcc.training.chunked import Batch, StoredBatch
+from fedmcc.training.chunked import Batch, StoredBatch, split
 from fedmcc.training.feature_cache import FeatureCache, Features, FeatureSource, feature_pairs
 from fedmcc.training.feature_files import FeatureFile
 from fedmcc.training.loop import Step, Training, train, trainable
@@ -115,8 +115,8 @@ class Client:
         size = chunks.chunk if chunks else self._batch_size
         for batch in self._batches(net, stage, task)[1]:
             whole = StoredBatch(*batch) if isinstance(batch, tuple) else batch
-            for start in range(0, len(whole), size):
-                yield whole[start : start + size]
+            for rows in split(len(whole), size):
+                yield whole[rows]
 
     def _optimizer(
         self, parameters: list[nn.Parameter], stage: Stage, task: Task, state: State

@@ -6,7 +6,7 @@ docs/privacy.md explains what this protects and what not.
 import hashlib
 import hmac
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from secrets import token_bytes
@@ -19,6 +19,7 @@ from fedmcc.errors import InputError
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage
 from fedmcc.methods.extras import Additive
+from fedmcc.methods.other_clients import EQUAL, IMAGES
 from fedmcc.numerics.matrices import nearest_positive_semidefinite
 from fedmcc.numerics.state_dicts import State, select
 
@@ -118,14 +119,12 @@ class PrivateAggregator:
         if self.privacy.clip is None:
             return stage.combine(updates, model)
         equal = max(1, sum(update.samples for update in updates) // len(updates))  # images of each client
-        clipped_updates = [
-            replace(update, samples=equal, weights=clipped(update.weights, model, self.privacy.clip))
-            for update in updates
-        ]
-        if not self.privacy.noise:
-            return stage.combine(clipped_updates, model)
-        place, clients = f"{stage.name}/{round}", len(updates)
         extras = stage.additive(select(model, stage.shared))
+        clip, sums = self.privacy.clip, {name for name, extra in (extras or {}).items() if extra.is_sum}
+        clipped_updates = [_clipped_update(update, model, clip, sums, equal) for update in updates]
+        if not self.privacy.noise:
+            return _counted(stage.combine(clipped_updates, model), equal)
+        place, clients = f"{stage.name}/{round}", len(updates)
         if not extras:
             combined = stage.combine(clipped_updates, model)
             return combined._replace(weights=self._noisy(combined.weights, clients, place))
@@ -133,10 +132,11 @@ class PrivateAggregator:
         if stage.trained:
             average = stage.average([update.weights for update in clipped_updates], [1.0] * clients, model)
             weights |= self._noisy(average, clients, place)
-        images = sum(update.samples for update in updates)
+        images = equal * clients
         means = {name: self._noisy_mean(extra, name, updates, place) for name, extra in extras.items()}
-        sums = {name: mean * images if extras[name].is_sum else mean for name, mean in means.items()}
-        return stage.combine([replace(updates[0], samples=images, weights=weights, extras=sums)], model)
+        scaled = {name: mean * images if name in sums else mean for name, mean in means.items()}
+        together = replace(updates[0], samples=images, weights=weights, extras=scaled)
+        return _counted(stage.combine([together], model), equal)
 
     def _noisy(self, weights: State, clients: int, place: str) -> State:
         """Averaged weights with noise."""
@@ -152,9 +152,25 @@ class PrivateAggregator:
             scale = self.privacy.noise * extra.norm / len(updates)
             drawn = NoiseStream(self.secret, f"{place}/{name}").normal(extra.length)
             mean = mean + scale * torch.from_numpy(drawn).reshape(extra.shape)
-            if len(extra.shape) == 2 and extra.shape[0] == extra.shape[1]:
+            if extra.symmetric:
                 mean = nearest_positive_semidefinite(mean)
         return mean.to(extra.dtype)
+
+
+def _clipped_update(update: Update, model: State, clip: float, sums: Collection[str], equal: int) -> Update:
+    """The update with clipped weights, and the number of images that all clients count as."""
+    scaled = {
+        name: value * (equal / update.samples) if name in sums else value
+        for name, value in update.extras.items()
+    }
+    return replace(update, samples=equal, weights=clipped(update.weights, model, clip), extras=scaled)
+
+
+def _counted(combined: Aggregate, equal: int) -> Aggregate:
+    """Tell clients as how many images each of them counts, where they subtract their own part of a mean."""
+    if IMAGES not in combined.extras:
+        return combined
+    return combined._replace(extras={**combined.extras, EQUAL: torch.tensor(equal)})
 
 
 def _with_noise(weights: State, scale: float, stream: "NoiseStream") -> State:

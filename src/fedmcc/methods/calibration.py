@@ -55,4 +55,4 @@ class Calibration(Stage):
             {name: value for name, value in update.weights.items() if is_running_statistic(name)}
             for update in updates
         ]
-        return Aggregate(self.average(states, self.counts(updates), model), {})
+        return Aggregate(self.average(states, self.counts(updates), model) if states[0] else {}, {})

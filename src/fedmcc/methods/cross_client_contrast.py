@@ -87,7 +87,8 @@ class CrossClientContrast(Stage):
 
     def additive(self, weights: State) -> dict[str, Additive]:
         """The moment, a mean over unit vectors."""
-        return {"moment": Additive(torch.float32, (self.projections, self.projections), norm=1.0)}
+        shape = (self.projections, self.projections)
+        return {"moment": Additive(torch.float32, shape, symmetric=True, norm=1.0)}
 
     def extras_error(self, update: Update) -> str:
         """Check that the moment can be that of unit vectors."""

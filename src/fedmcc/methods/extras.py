@@ -20,6 +20,7 @@ class Additive(NamedTuple):
     dtype: torch.dtype
     shape: tuple[int, ...]
     is_sum: bool = False  # over the client's images; otherwise a mean
+    symmetric: bool = False  # a matrix without negative eigenvalues
     norm: float | None = None  # largest Euclidean norm of a client's mean; 0: equal for all; None: unknown
 
     @property

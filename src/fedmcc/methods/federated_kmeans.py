@@ -130,7 +130,10 @@ class Whitening(Statistics):
         if _rank(axes, features) is not None:
             return None
         norms = {"first": 1.0, "second": 1.0, "count": 0.0}  # of unit vectors
-        return {name: Additive(torch.float64, shape, True, norms[name]) for name, shape in shapes.items()}
+        return {
+            name: Additive(torch.float64, shape, is_sum=True, symmetric=name == "second", norm=norms[name])
+            for name, shape in shapes.items()
+        }
 
     def extras_error(self, update: Update) -> str:
         """Check that the moments can be those of one unit vector per image."""

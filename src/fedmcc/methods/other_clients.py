@@ -9,15 +9,17 @@ from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Memory
 from fedmcc.numerics.state_dicts import State
 
+IMAGES, LIMIT, EQUAL = "samples", "limit", "equal"  # extras: all images; as how many a client counts
+
 
 def mean_over_images(updates: Sequence[Update], counts: Sequence[float], key: str) -> State:
     """Extras for the next tasks: the mean of the clients' extras by images, and the number of images."""
     weights = torch.tensor(counts, dtype=torch.float64)
     values = torch.stack([update.extras[key] for update in updates]).double()
     mean = torch.einsum("k,k...->...", weights / weights.sum(), values).float()
-    extras = {key: mean, "samples": weights.sum().long()}
+    extras = {key: mean, IMAGES: weights.sum().long()}
     if weights.max() < max(update.samples for update in updates):
-        extras["limit"] = weights.max().long()  # a client with more images counts as one with this number
+        extras[LIMIT] = weights.max().long()  # a client with more images counts as one with this number
     return extras
 
 
@@ -29,9 +31,11 @@ def part_of_others(own: Tensor, key: str, task: Task, memory: Memory) -> tuple[T
     """
     others, share = torch.zeros_like(own), torch.ones(())
     if task.extras:
-        own_count, all_count = memory["samples"].double(), task.extras["samples"].double()
-        if "limit" in task.extras:
-            own_count = own_count.minimum(task.extras["limit"].double())
+        own_count, all_count = memory["samples"].double(), task.extras[IMAGES].double()
+        if LIMIT in task.extras:
+            own_count = own_count.minimum(task.extras[LIMIT].double())
+        if EQUAL in task.extras:  # clipped clients have the same weight
+            own_count = task.extras[EQUAL].double()
         total = all_count * task.extras[key].double()
         if memory.get("round") == task.round - 1:
             total -= own_count * own.double().cpu()

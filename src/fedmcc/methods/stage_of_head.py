@@ -31,6 +31,11 @@ class StageOfHead(Statistics):
         name = f"{label}-{inner.name}"
         return cls(name=name, rounds=inner.rounds, shared=shared, frozen=frozen, inner=inner, number=number)
 
+    @property
+    def smallest(self) -> int:
+        """Number of images that a centroid must represent to be sent."""
+        return getattr(self.inner, "smallest", 1)
+
     def first_notes(self, net: Any, count: int) -> State:
         """The notes of the inner stage."""
         with self._only_head(net):

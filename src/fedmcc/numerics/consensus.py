@@ -85,15 +85,18 @@ def fill(affinity: Affinity, assigned: Parts, member: Parts, parts: int) -> Part
     An unused part stays if no other one can be divided so that all members have nodes in both halves.
     """
     assigned = assigned.copy()
+    halves: dict[bytes, Half | None] = {}  # by the nodes of a part: most stay the same
     for unused in np.flatnonzero(~used(assigned, member, parts)):
         others = np.flatnonzero(used(assigned, member, parts))
-        nodes = assigned == unused
-        halves = [half for part in others if (half := _half(affinity, assigned == part, member)) is not None]
-        if not halves:
+        for nodes in (assigned == part for part in others):
+            if nodes.tobytes() not in halves:
+                halves[nodes.tobytes()] = _half(affinity, nodes, member)
+        found = [half for part in others if (half := halves[(assigned == part).tobytes()]) is not None]
+        if not found:
             break
-        onto = (assigned[:, None] == others).astype(float)
+        nodes, onto = assigned == unused, (assigned[:, None] == others).astype(float)
         assigned[nodes] = others[(affinity[nodes] @ onto).argmax(axis=1)]
-        assigned[min(halves, key=lambda half: half[0])[1]] = unused
+        assigned[min(found, key=lambda half: half[0])[1]] = unused
     return assigned
 
 

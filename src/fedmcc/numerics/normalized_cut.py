@@ -74,4 +74,4 @@ def cost(affinity: Affinity, assigned: Parts, parts: int, choice: float | Modula
 
 def _degrees(affinity: Affinity) -> Float64[np.ndarray, " n"]:
     degrees: np.ndarray = affinity.sum(axis=1)
-    return degrees.clip(1e-12 * max(float(degrees.max()), np.finfo(float).tiny))
+    return degrees.clip(1e-12 * max(float(degrees.max()), 1e-100))  # the product of two must not be 0

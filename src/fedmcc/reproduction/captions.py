@@ -88,7 +88,7 @@ def _describe_training(request: Request, cells: Sequence[Cell]) -> list[str]:
     """Rounds and local epochs; rows with equal ones are listed together."""
     rows: dict[str, dict[str, None]] = {}
     for cell in cells:
-        trained = [stage for stage in stages(cell.config) if stage.epochs]
+        trained = [stage for stage in stages(cell.config) if stage.trained and stage.epochs]
         parts = [f"{stage.name} {stage.rounds} × {stage.epochs}" for stage in trained]
         row = request.table.rows[cell.row]
         if row.features_of:

@@ -121,7 +121,9 @@ def prepare(config: Config) -> Experiment:
 
 def assemble(config: Config, images: ImageSet) -> Experiment:
     """Complete and check the configuration, then build network, clients, engine and scorer."""
-    config = for_own_images(with_possible_clusters(resolve(config, images), images))
+    complete = config.training.keep_optimizer is not None  # as in a run's folder: nothing else is filled in
+    config = with_possible_clusters(resolve(config, images), images)
+    config = config if complete else for_own_images(config)
     check(config)
     check_images(config, images)
     config = with_possible_batch(config, images)

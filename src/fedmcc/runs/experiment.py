@@ -142,7 +142,8 @@ def plan(experiment: Experiment, run: Run) -> Plan:
     clients = experiment.clients
     share = experiment.config.federation.size(len(clients)) / len(clients)
     per_epoch = share * sum(map(experiment.engine.images_per_epoch, clients))
-    per_round = {stage.name: round(per_epoch * stage.epochs) for stage in experiment.stages}
+    epochs = {stage.name: stage.epochs if stage.trained else 0 for stage in experiment.stages}
+    per_round = {name: round(per_epoch * count) for name, count in epochs.items()}
     total = sum(per_round[stage.name] * stage.rounds for stage in experiment.stages)
     return Plan(total, sum(per_round.get(row["stage"], 0) for row in run.committed_rows()))
 

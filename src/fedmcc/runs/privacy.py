@@ -37,6 +37,7 @@ def privacy_loss(experiment: Experiment, run: Run, row: Row) -> Row:
     rows, drawn = [*run.rows(), row], config.federation.size(clients)
     weights = experiment.net.state_dict()
     published = {s.name: releases(s, select(weights, s.shared)) or 0 for s in experiment.stages}
+    drawn_once = {s.name for s in experiment.stages if s.trained and published[s.name] == 1}
     of_client: Counter[int] = Counter()
     for each in rows:
         of_client.update(dict.fromkeys(each["participants"], published[each["stage"]]))
@@ -45,7 +46,7 @@ def privacy_loss(experiment: Experiment, run: Run, row: Row) -> Row:
         drawn == clients
         or experiment.engine.newcomers()
         or not config.privacy.draws_secretly
-        or any(published[each["stage"]] != 1 for each in rows)  # clients are not drawn for statistics
+        or any(each["stage"] not in drawn_once for each in rows)
         or any(r["dropped"] or r["refused"] for r in rows)
     ):
         return loss

@@ -45,7 +45,7 @@ class Average(NamedTuple):
     """What the server learns of a round."""
 
     weights: State
-    extras: State  # means over images, and sums divided by the number of images
+    extras: State  # means over images or clients, and sums divided by the number of images
     sums: frozenset[str]  # names of those extras that are sums
 
     def replace_in(self, update: Update) -> Update:
@@ -79,19 +79,19 @@ class Layout:
         self._check(update)
         share = self.weighting.share(update.client)
         changes = [_flat(update.weights[name]) - _flat(value) for name, value in self.sent.items()]
-        factors = {name: 1 / self.weighting.total if extra.is_sum else share for name, extra in self._sorted}
+        of_sums = share / update.samples if self.weighting.equal else 1 / self.weighting.total
+        factors = {name: of_sums if extra.is_sum else share for name, extra in self._sorted}
         statistics = [factors[name] * _flat(update.extras[name]) for name, _ in self._sorted]
         return np.concatenate([encode(share * _joined(changes)), encode_finely(_joined(statistics))])
 
     def decode(self, total: Integers, received: Collection[int]) -> Average:
         """The average over the clients whose vectors are in the sum."""
         share = self.weighting.share(*received)
-        images = sum(self.weighting.images[client] for client in received) / self.weighting.total
         length = sum(value.numel() for value in self.sent.values())
         statistics = torch.from_numpy(decode_finely(total[length:]))
         parts = torch.split(statistics, [extra.length for _, extra in self._sorted])
         extras = {
-            name: (part / (images if extra.is_sum else share)).view(extra.shape).to(extra.dtype)
+            name: (part / share).view(extra.shape).to(extra.dtype)
             for (name, extra), part in zip(self._sorted, parts, strict=True)
         }
         sums = frozenset(name for name, extra in self._sorted if extra.is_sum)
