@@ -1,6 +1,8 @@
 """Every test has one thread, a fixed global seed, a cache folder of its own, and no network but 127.0.0.1."""
 
+import os
 import sys
+from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +12,8 @@ from uuid import uuid4
 import pytest
 import torch
 from hypothesis import settings
+
+from fedmcc.deployment.setup.nginx import find_nginx
 
 if TYPE_CHECKING:
     from fedmcc.runs.directory import Run
@@ -44,6 +48,24 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return folder
+
+
+@pytest.fixture(scope="session")
+def required() -> Callable[[str | None, str], str]:
+    """Returns the path of a program, if it is installed; if not, the test is skipped, or fails in CI."""
+
+    def found(program: str | None, remedy: str) -> str:
+        if program is None:
+            (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(remedy)
+        return program
+
+    return found
+
+
+@pytest.fixture(scope="session")
+def nginx(required: Callable[[str | None, str], str]) -> str:
+    """The program in front of a server."""
+    return required(find_nginx(), "nginx is not installed: apt-get install nginx")
 
 
 @pytest.fixture(scope="session")

@@ -57,10 +57,8 @@ NO_CHROMIUM = "Chromium is not on PATH: install it, with `apt-get install chromi
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium")
-    if program is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(NO_CHROMIUM)
+def browser(required: Callable[[str | None, str], str]) -> Iterator[Browser]:
+    program = required(shutil.which("chromium"), NO_CHROMIUM)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=CHROMIUM, timeout=240_000)
         yield browser

@@ -46,7 +46,7 @@ from fedmcc.deployment.setup.certificates import (
 )
 from fedmcc.deployment.setup.create import create_federation, expiry_dates, write_nginx_config
 from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder, SiteFolder
-from fedmcc.deployment.setup.nginx import command_line, find_nginx
+from fedmcc.deployment.setup.nginx import command_line
 from fedmcc.federation.secure_aggregation.quantise import STEP
 from fedmcc.messages import Task
 from fedmcc.runs import experiment
@@ -123,12 +123,9 @@ class Federation:
 
 @pytest.fixture(scope="module")
 def federation(
-    tmp_path_factory: pytest.TempPathFactory, owners: Path, encoder_files: ModuleType
+    nginx: str, tmp_path_factory: pytest.TempPathFactory, owners: Path, encoder_files: ModuleType
 ) -> Iterator[Federation]:
     """The server and two of three sites, connected."""
-    if find_nginx() is None:
-        message = "nginx is not installed"
-        pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
     folder = tmp_path_factory.mktemp("federation")
     shutil.copytree(owners, folder / "images")
     (folder / "recipe.toml").write_text(RECIPE)
@@ -179,7 +176,7 @@ def test_a_site_of_another_authority_refuses_the_server(federation: Federation) 
 
 
 @pytest.fixture
-def expired(federation: Federation, tmp_path: Path) -> Iterator[OperatorFolder]:
+def expired(federation: Federation, nginx: str, tmp_path: Path) -> Iterator[OperatorFolder]:
     """The proxy of another federation, with a certificate that expired yesterday."""
     spec = replace(federation.operator.read_spec(), port=free_port(), control_port=free_port())
     operator = create_federation(tmp_path / "expired", spec, 30)
@@ -190,7 +187,6 @@ def expired(federation: Federation, tmp_path: Path) -> Iterator[OperatorFolder]:
     write_nginx_config(operator, spec)
     for folder in (operator.flower_home, operator.logs, operator.server / "proxy"):
         folder.mkdir()
-    nginx = find_nginx() or ""
     with running(command_line(nginx, operator), operator.flower_home, operator.logs / "nginx.log"):
         assert wait_until((operator.server / "nginx.pid").exists, TIMEOUT_SECONDS)
         yield operator

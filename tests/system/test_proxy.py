@@ -24,7 +24,7 @@ from fedmcc.deployment.flower.processes import check_port_free, free_port, proce
 from fedmcc.deployment.setup.certificates import create_site_key
 from fedmcc.deployment.setup.create import create_federation
 from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder
-from fedmcc.deployment.setup.nginx import MAX_PIECE_BYTES, MAX_SITE_CONNECTIONS, find_nginx, public_key_header
+from fedmcc.deployment.setup.nginx import MAX_PIECE_BYTES, MAX_SITE_CONNECTIONS, public_key_header
 from fedmcc.errors import InputError
 
 pytestmark = pytest.mark.timeout(1200)
@@ -79,10 +79,7 @@ def _read(pid: int, name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    if find_nginx() is None:
-        message = "nginx is not installed"
-        pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
+def server(nginx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("proxy")
     (folder / "recipe.toml").write_text(RECIPE)
     spec = FederationSpec("127.0.0.1", free_port(), free_port(), ("a", "b"))

@@ -1,6 +1,5 @@
 """The programs of a server: nginx accepts sites wherever it listens."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -9,15 +8,12 @@ from fedmcc.deployment.flower.processes import check_port_free, free_port, runni
 from fedmcc.deployment.server.launch import _accepts_sites
 from fedmcc.deployment.setup.create import create_federation
 from fedmcc.deployment.setup.layout import FederationSpec, make_private_folders
-from fedmcc.deployment.setup.nginx import command_line, find_nginx, local_host
+from fedmcc.deployment.setup.nginx import command_line, local_host
 from fedmcc.errors import InputError
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "2001:db8::1", "fed.example.org"])
-def test_the_proxy_is_reached_wherever_it_listens(host: str, tmp_path: Path) -> None:
-    if (nginx := find_nginx()) is None:
-        message = "nginx is not installed"
-        pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
+def test_the_proxy_is_reached_wherever_it_listens(host: str, nginx: str, tmp_path: Path) -> None:
     spec = FederationSpec(host, free_port(), free_port(), ("north",))
     operator = create_federation(tmp_path / "federation", spec, 1)
     make_private_folders([operator.flower_home, operator.logs, operator.server / "proxy"])
