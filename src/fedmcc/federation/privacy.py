@@ -6,7 +6,7 @@ docs/privacy.md explains what this protects and what not.
 import hashlib
 import hmac
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from secrets import token_bytes
@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from fedmcc.errors import InputError
+from fedmcc.federation.secure_aggregation.vectors import Average
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage
 from fedmcc.methods.extras import Additive
-from fedmcc.methods.other_clients import EQUAL, IMAGES
 from fedmcc.numerics.matrices import nearest_positive_semidefinite
 from fedmcc.numerics.state_dicts import State, select
 
@@ -116,27 +116,25 @@ class PrivateAggregator:
 
     def combine(self, stage: Stage, updates: Sequence[Update], model: State, round: int) -> Aggregate:
         """The stage's step; if updates are clipped, all clients have equal weight."""
-        if self.privacy.clip is None:
+        clip = self.privacy.clip
+        if clip is None:
             return stage.combine(updates, model)
-        equal = max(1, sum(update.samples for update in updates) // len(updates))  # images of each client
-        extras = stage.additive(select(model, stage.shared))
-        clip, sums = self.privacy.clip, {name for name, extra in (extras or {}).items() if extra.is_sum}
-        clipped_updates = [_clipped_update(update, model, clip, sums, equal) for update in updates]
+        stage = replace(stage, equal_clients=True)
+        updates = [replace(update, weights=clipped(update.weights, model, clip)) for update in updates]
         if not self.privacy.noise:
-            return _counted(stage.combine(clipped_updates, model), equal)
-        place, clients = f"{stage.name}/{round}", len(updates)
+            return stage.combine(updates, model)
+        place, shared = f"{stage.name}/{round}", select(model, stage.shared)
+        extras = stage.additive(shared)
         if not extras:
-            combined = stage.combine(clipped_updates, model)
-            return combined._replace(weights=self._noisy(combined.weights, clients, place))
-        weights = select(model, stage.shared)
+            combined = stage.combine(updates, model)
+            return combined._replace(weights=self._noisy(combined.weights, len(updates), place))
         if stage.trained:
-            average = stage.average([update.weights for update in clipped_updates], [1.0] * clients, model)
-            weights |= self._noisy(average, clients, place)
-        images = equal * clients
+            average = stage.average([update.weights for update in updates], stage.counts(updates), model)
+            shared |= self._noisy(average, len(updates), place)
         means = {name: self._noisy_mean(extra, name, updates, place) for name, extra in extras.items()}
-        scaled = {name: mean * images if name in sums else mean for name, mean in means.items()}
-        together = replace(updates[0], samples=images, weights=weights, extras=scaled)
-        return _counted(stage.combine([together], model), equal)
+        sums = frozenset(name for name, extra in extras.items() if extra.is_sum)
+        published = Average(shared, means, sums)
+        return stage.combine([published.replace_in(update) for update in updates], model)
 
     def _noisy(self, weights: State, clients: int, place: str) -> State:
         """Averaged weights with noise."""
@@ -155,22 +153,6 @@ class PrivateAggregator:
             if extra.symmetric:
                 mean = nearest_positive_semidefinite(mean)
         return mean.to(extra.dtype)
-
-
-def _clipped_update(update: Update, model: State, clip: float, sums: Collection[str], equal: int) -> Update:
-    """The update with clipped weights, and the number of images that all clients count as."""
-    scaled = {
-        name: value * (equal / update.samples) if name in sums else value
-        for name, value in update.extras.items()
-    }
-    return replace(update, samples=equal, weights=clipped(update.weights, model, clip), extras=scaled)
-
-
-def _counted(combined: Aggregate, equal: int) -> Aggregate:
-    """Tell clients as how many images each of them counts, where they subtract their own part of a mean."""
-    if IMAGES not in combined.extras:
-        return combined
-    return combined._replace(extras={**combined.extras, EQUAL: torch.tensor(equal)})
 
 
 def _with_noise(weights: State, scale: float, stream: "NoiseStream") -> State:

@@ -70,6 +70,8 @@ class Stage:
         The server's rule for combining weights, set from `federation.aggregation`.
     samples_limit
         Largest weight of a client in the server's step, as a multiple of the median number of images.
+    equal_clients
+        Whether all clients have the same weight in the server's step, as clipped ones have.
 
     Examples
     --------
@@ -103,6 +105,7 @@ class Stage:
     on_unlabelled: "Stage | None" = None
     average: Average = mean
     samples_limit: float = math.inf
+    equal_clients: bool = False
 
     def __post_init__(self) -> None:
         if self.views_per_image and self.sees != VIEW_PAIR:
@@ -136,7 +139,7 @@ class Stage:
         tuple[Tensor, ...]
             A NamedTuple of tensors with one row per image, the argument of `loss`.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"The stage {self.name} trains: define represent.")
 
     def loss(self, outputs: Any) -> Tensor:
         """Compute the loss of a whole batch; only here may images interact.
@@ -151,7 +154,7 @@ class Stage:
         Tensor
             The loss, a scalar.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"The stage {self.name} trains: define loss.")
 
     def after_step(self, net: Any, outputs: Any) -> None:
         """Called after the optimiser's step, for example to update a target network or notes."""
@@ -200,6 +203,8 @@ class Stage:
 
         Use it for averages in `combine`, and multiply sums over images by `counts / samples`.
         """
+        if self.equal_clients:
+            return [sum(update.samples for update in updates) / len(updates)] * len(updates)
         limit = self.samples_limit * median_low(update.samples for update in updates)
         return [min(float(update.samples), limit) for update in updates]
 

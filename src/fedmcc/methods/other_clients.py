@@ -18,7 +18,10 @@ def mean_over_images(updates: Sequence[Update], counts: Sequence[float], key: st
     values = torch.stack([update.extras[key] for update in updates]).double()
     mean = torch.einsum("k,k...->...", weights / weights.sum(), values).float()
     extras = {key: mean, IMAGES: weights.sum().long()}
-    if weights.max() < max(update.samples for update in updates):
+    samples = torch.tensor([update.samples for update in updates], dtype=torch.float64)
+    if (weights == weights[0]).all() and (samples != weights).any():
+        extras[EQUAL] = weights[0]
+    elif weights.max() < samples.max():
         extras[LIMIT] = weights.max().long()  # a client with more images counts as one with this number
     return extras
 

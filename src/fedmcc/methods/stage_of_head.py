@@ -56,7 +56,12 @@ class StageOfHead(Statistics):
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """The server's step of the inner stage, by the same rule."""
-        inner = replace(self.inner, average=self.average, samples_limit=self.samples_limit)
+        inner = replace(
+            self.inner,
+            average=self.average,
+            samples_limit=self.samples_limit,
+            equal_clients=self.equal_clients,
+        )
         renamed = [replace(update, weights=self._inside(update.weights)) for update in updates]
         weights, extras = inner.combine(renamed, self._inside(model))
         changed = strip_prefix(HEAD, weights)
