@@ -30,6 +30,9 @@ class Agreement(NeighbourAgreement):
     trained: tuple[str, ...] = (f"{HEAD}.vectors",)
     shared: tuple[str, ...] = (f"{HEAD}.vectors",)
 
+    def points(self, net, overview):
+        return net.notes["points"]
+
     def represent(self, net, rows, partners):
         head = net.online.cluster_projector
         y, neighbour = (head.assign_points(net.notes["points"][each]) for each in (rows, partners[:, 0]))

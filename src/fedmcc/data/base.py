@@ -1,6 +1,7 @@
 """What a data set provides to the rest of the package: images in memory or memory-mapped."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,7 +80,7 @@ class ImageSet:
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(ABC):
     """Options common to all data sets; an entry of `DATASETS` adds its own options and `read`.
 
     Parameters
@@ -133,9 +134,9 @@ class Source:
         images = self._thin(self.read())
         return images if self.limit is None else images.take(slice(self.limit))
 
+    @abstractmethod
     def read(self) -> ImageSet:
         """Read the images of the data set."""
-        raise NotImplementedError
 
     def _thin(self, images: ImageSet) -> ImageSet:
         if self.thinned == 1:

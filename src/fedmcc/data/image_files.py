@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import warnings
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -62,9 +63,9 @@ class ImageFiles(Source):
             raise InputError(f"data.size is {self.size}: give 1 pixel or more.")
         return decode_files(self.listing().spread(self.limit), (self.size, self.size), self.channels)
 
+    @abstractmethod
     def listing(self) -> Listing:
         """List the files of the data set."""
-        raise NotImplementedError
 
 
 def decode_files(listing: Listing, shape: HeightWidth, channels: Literal["auto", 1, 3]) -> ImageSet:

@@ -1,5 +1,6 @@
 """Stages with several cluster heads, of which the one with the smallest loss is used; labels play no part."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ LOSSES = "head_losses"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestHead(Stage):
+class BestHead(Stage, ABC):
     """Clients send the mean loss of each head in their last epoch; the server chooses the smallest.
 
     A subclass defines `by_head`, and its notes include those of `first_notes` here.
@@ -26,9 +27,9 @@ class BestHead(Stage):
 
     heads: int
 
+    @abstractmethod
     def by_head(self, outputs: Any) -> Tensor:
         """The loss of each head for a whole batch."""
-        raise NotImplementedError
 
     def first_notes(self, net: Any, count: int) -> State:
         """No losses yet."""

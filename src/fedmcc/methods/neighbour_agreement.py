@@ -4,6 +4,7 @@ The cluster sizes that are kept in balance are those of all clients' images: a c
 must not fill ten clusters (D21). For a single client the loss is SCAN's.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ class Assigned(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeighbourAgreement(Stage):
+class NeighbourAgreement(Stage, ABC):
     """Images and their neighbours, found once at each client, are trained to have equal assignments.
 
     A subclass defines `points` and `represent`; `assigned` makes the outputs from assignments.
@@ -48,9 +49,9 @@ class NeighbourAgreement(Stage):
     weight: str  # name of the weight with a row for each head and cluster
     heads: int = 1
 
+    @abstractmethod
     def points(self, net: Any, overview: Overview) -> Float[Tensor, "n d"]:
         """A row for each image; the inner product of two rows is their similarity."""
-        raise NotImplementedError
 
     def first_notes(self, net: Any, count: int) -> State:
         """Each image as its own neighbour, and no sizes yet."""

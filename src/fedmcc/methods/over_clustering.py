@@ -3,6 +3,7 @@
 The publications train the two kinds of heads in turns, and replace colours by edges.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -43,9 +44,9 @@ class Agreement(BestHead):
     trained: Parts = ("online", "over")
     shared: Parts = ("online", "over")
 
+    @abstractmethod
     def losses(self, y: Tensor, views: Tensor) -> Tensor:
         """The loss of each head, given its assignments of images and of their views."""
-        raise NotImplementedError
 
     def represent(self, net: OverClustering, plain: Tensor, *views: Tensor) -> Outputs:
         """Assign the images and their views by every head."""

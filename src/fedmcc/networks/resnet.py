@@ -3,6 +3,7 @@
 Modules have the same names as in torchvision, so that its published weights can be loaded unchanged.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -23,7 +24,7 @@ BlockOutput = Float[Tensor, "n c2 h2 w2"]
 WIDTHS = (64, 128, 256, 512)
 
 
-class ResidualBlock(nn.Module):
+class ResidualBlock(nn.Module, ABC):
     """A block that returns its input, resized by `downsample` if necessary, plus its residual."""
 
     expansion: ClassVar[int]
@@ -39,13 +40,13 @@ class ResidualBlock(nn.Module):
             None if same else nn.Sequential(conv(inputs, outputs, 1, stride), normalisation(norm, outputs))
         )
 
+    @abstractmethod
     def add_layers(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
         """Create the layers of the residual."""
-        raise NotImplementedError
 
+    @abstractmethod
     def residual(self, maps: Maps) -> BlockOutput:
         """Compute the residual, which is added to the block's input."""
-        raise NotImplementedError
 
     def forward(self, maps: Maps) -> BlockOutput:
         shortcut = maps if self.downsample is None else self.downsample(maps)
