@@ -11,10 +11,10 @@ from fedmcc.errors import InputError
 from fedmcc.runs.resolve import (
     check,
     check_images,
-    for_own_images,
     image_sides,
     resolve,
     with_possible_batch,
+    with_smallest,
     without_first_weights,
 )
 
@@ -39,13 +39,21 @@ def test_a_client_that_trains_alone_has_the_optimiser_of_a_federation():
     assert config.training.keep_optimizer is False  # D14: comparable with all clients together
 
 
-@pytest.mark.parametrize(("clients", "stated", "expected"), [(1, 10, 1), (1, 20, 20), (2, 10, 10)])
-def test_centroids_of_single_images_are_allowed_only_if_nothing_is_sent(clients, stated, expected):
-    table = {"partition": {"clients": clients}, "method": {"name": "fedu"}}
-    config = for_own_images(parse(table | {"clustering": {"name": "kmeans", "smallest": stated}}))
-    assert config.clustering.smallest == expected
-    plus = for_own_images(parse({"partition": {"clients": clients}, "method": {"smallest": stated}}))
-    assert plus.method.smallest == expected
+@pytest.mark.parametrize(
+    ("clients", "stated", "expected"),
+    [(1, {}, 1), (2, {}, 10), (1, {"smallest": 10}, 10), (2, {"smallest": 3}, 3)],
+)
+def test_centroids_of_single_images_are_allowed_unasked_only_if_nothing_is_sent(clients, stated, expected):
+    sharing = {"partition": {"clients": clients}}
+    clustering = {"clustering": {"name": "kmeans", **stated}, "method": {"name": "fedu"}}
+    assert with_smallest(parse(sharing | clustering)).clustering.smallest == expected
+    assert with_smallest(parse(sharing | {"method": stated})).method.smallest == expected
+
+
+@pytest.mark.parametrize("name", ["kmeans", "spectral", "best", "neighbours", "lloyd", "landmarks", "k-fed"])
+def test_a_real_site_sends_no_centroids_of_few_images_unless_that_is_stated(name):
+    stages = parse({"method": {"name": "fedu"}, "clustering": {"name": name}}).clustering.stages()
+    assert max(getattr(stage, "smallest", 1) for stage in stages) == 10
 
 
 def test_options_that_were_set_are_kept():

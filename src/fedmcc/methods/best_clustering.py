@@ -3,9 +3,10 @@
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage
-from fedmcc.methods.centroids import HEAD, SMALLEST_CLUSTER, Statistics, encode
+from fedmcc.methods.centroids import HEAD, Statistics, encode
 from fedmcc.methods.extras import Additive, add_up, additive_mismatch
 from fedmcc.methods.federated_spectral import FederatedSpectral
 from fedmcc.methods.hyperparameters import require_positive
@@ -22,6 +23,7 @@ from fedmcc.methods.neighbours import NeighbourClustering
 from fedmcc.methods.stage_of_head import StageOfHead
 from fedmcc.networks.alternatives import Alternatives
 from fedmcc.networks.momentum import Network, set_cluster_projector
+from fedmcc.numerics.normalized_cut import Modularity, cost
 from fedmcc.numerics.state_dicts import State
 
 NAMES = ("spectral", "neighbours")  # of the clusterings; the first one is used in doubt
@@ -39,7 +41,7 @@ class BestClustering:
 
     neighbours: int = 10  # nearest images of a client that are compared with an image
     margin: float = 0.01  # of modularity, by which the second must exceed the first
-    smallest: int = SMALLEST_CLUSTER  # images that a centroid must represent to be sent
+    smallest: int | None = None  # images of a centroid; None: 10, or 1 for a client alone
 
     def __post_init__(self) -> None:
         require_positive(self, "neighbours", "smallest", section="clustering")
@@ -67,7 +69,6 @@ class Comparison(Statistics):
     neighbours: int
     margin: float
     name: str = "comparison"
-    heads: int = field(default=len(NAMES), init=False)
 
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
@@ -85,8 +86,8 @@ class Comparison(Statistics):
     def additive(self, weights: State) -> dict[str, Additive]:
         """The matrices: of each image, numbers that sum to 1 for each head."""
         clusters = next(value for name, value in weights.items() if name.endswith(".groups")).shape[1]
-        shape = (self.heads, clusters, clusters)
-        return {"edges": Additive(torch.float64, shape, is_sum=True, norm=math.sqrt(self.heads))}
+        shape = (len(NAMES), clusters, clusters)
+        return {"edges": Additive(torch.float64, shape, is_sum=True, norm=math.sqrt(len(NAMES)))}
 
     def extras_error(self, update: Update) -> str:
         """Check that each image counts once for each head."""
@@ -99,14 +100,14 @@ class Comparison(Statistics):
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Use the first head, unless another one exceeds its modularity by the margin."""
         edges = add_up(updates, "edges", self.counts(updates)).clamp_min(0)  # noise may be negative
-        found = torch.stack([modularity(one) for one in edges])
+        found = torch.tensor([modularity(one.numpy()) for one in edges])
         best = found.argmax() if found.max() > found[0] + self.margin else torch.tensor(0)
         named = ", ".join(f"{name} {value:.3f}" for name, value in zip(NAMES, found.tolist(), strict=True))
         log.info("Modularity of neighbours: %s. The clusters of %s are used.", named, NAMES[int(best)])
         return Aggregate({f"{HEAD}.best": best}, {MODULARITY: found, BEST: best})
 
 
-def modularity(edges: Float64[Tensor, "k k"]) -> Float64[Tensor, ""]:
-    """The share of edges within clusters, minus the share that clusters of these sizes have by chance."""
-    shares = (edges + edges.T) / (2 * edges.sum())
-    return shares.trace() - shares.sum(dim=1).square().sum()
+def modularity(edges: Float64[np.ndarray, "k k"]) -> float:
+    """The modularity of a clustering, from the number of edges between any two of its clusters."""
+    clusters = np.arange(len(edges))
+    return -cost((edges + edges.T) / 2, clusters, len(edges), Modularity())

@@ -19,6 +19,7 @@ from fedmcc.numerics.state_dicts import State
 HEAD = "online.cluster_projector"
 VECTORS = f"{HEAD}.vectors.weight"
 SMALLEST_CLUSTER = 10  # images that a centroid represents at least; docs/privacy.md has the cost
+SMALLEST_ALONE = 1  # if the only client is this machine: nothing is sent to others
 LOCAL_RESTARTS = 3  # of a client's k-means; with many centroids, few restarts suffice
 MAX_UNIT_LENGTH = 1.01  # of a centroid of unit vectors, with rounding
 MAX_FEATURE = 1e4  # root mean square of the numbers of a centroid of features of any length
@@ -36,6 +37,11 @@ class Statistics(Stage):
     trained: Parts = ()
     shared: Parts = (HEAD,)
     frozen: Parts = ("online.encoder",)
+
+
+def images_needed(stated: int | None) -> int:
+    """Number of images that a centroid must represent, by the option `smallest`."""
+    return SMALLEST_CLUSTER if stated is None else stated
 
 
 def encode(net: Network, batches: Iterable[Tensor]) -> Iterator[Tensor]:

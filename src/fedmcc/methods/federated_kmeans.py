@@ -17,12 +17,12 @@ from fedmcc.methods.base import Aggregate, Parts, Stage
 from fedmcc.methods.centroids import (
     HEAD,
     LOCAL_RESTARTS,
-    SMALLEST_CLUSTER,
     VECTORS,
     Statistics,
     centroids_error,
     encode,
     gathered,
+    images_needed,
     local_centroids,
     repeated,
     sent,
@@ -56,7 +56,7 @@ class FederatedKMeans:
     excess: float = 2.0  # local centroids per prototype
     images_per_centroid: int = 30  # at least, unless that gives fewer centroids than clusters
     temperature: float = 0.1  # of the soft assignments
-    smallest: int = SMALLEST_CLUSTER  # images that a centroid must represent to be sent
+    smallest: int | None = None  # images of a centroid; None: 10, or 1 for a client alone
 
     def __post_init__(self) -> None:
         names = ("excess", "images_per_centroid", "temperature", "smallest")
@@ -210,7 +210,7 @@ class Centroids(Statistics):
     @property
     def smallest(self) -> int:
         """Number of images that a centroid must represent to be sent."""
-        return self.method.smallest
+        return images_needed(self.method.smallest)
 
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:

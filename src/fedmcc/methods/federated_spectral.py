@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fedmcc.errors import InputError
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage
-from fedmcc.methods.centroids import HEAD, Statistics, encode
+from fedmcc.methods.centroids import HEAD, Statistics, encode, images_needed
 from fedmcc.methods.extras import Additive, add_up, additive_mismatch
 from fedmcc.methods.federated_kmeans import FederatedKMeans
 from fedmcc.methods.hyperparameters import require_positive
@@ -103,7 +103,8 @@ class FederatedSpectral(FederatedKMeans):
         """The stages of federated k-means, then merging: one round each, without training."""
         *before, centroids = super().stages()
         if self.prototype_rounds:
-            sums = PrototypeSums(rounds=self.prototype_rounds, members=self.members, smallest=self.smallest)
+            smallest = images_needed(self.smallest)
+            sums = PrototypeSums(rounds=self.prototype_rounds, members=self.members, smallest=smallest)
             return (*before, sums, Merging(method=self))
         unfinished = replace(centroids, shared=(f"{HEAD}.vectors",), frozen=("online.encoder", HEAD))
         return (*before, unfinished, Merging(method=self))

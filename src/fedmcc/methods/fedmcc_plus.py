@@ -1,8 +1,9 @@
 """FedMCC+, the default method: FedMCC improved for clients that hold few classes each.
 
-Instance contrast, then contrast with the images of all clients through their second moment, then federated
-spectral clustering instead of a trained head. Optionally, self-training of encoder and prototypes follows,
-and is undone unless it helps. docs/decisions/0005 reports the effect of each part.
+Instance contrast, then contrast with the images of all clients through their second moment, then new
+statistics of the averaged encoder, then federated spectral clustering instead of a trained head. Optionally,
+self-training of encoder and prototypes follows, and is undone unless it helps. docs/decisions/0005 and 0027
+report the effect of each part.
 """
 
 import math
@@ -17,7 +18,6 @@ from fedmcc.messages import Task
 from fedmcc.methods.about import About
 from fedmcc.methods.base import Memory, Stage
 from fedmcc.methods.calibration import Calibration
-from fedmcc.methods.centroids import SMALLEST_CLUSTER
 from fedmcc.methods.cross_client_contrast import CrossClientContrast
 from fedmcc.methods.federated_kmeans import require_share
 from fedmcc.methods.federated_spectral import FederatedSpectral, require_balance, require_count
@@ -52,7 +52,7 @@ class FedMCCPlus(MomentumContrast):
     balance: Balance = "auto"  # weight of equal cluster sizes when prototypes are merged; auto: from the data
     members: int = 5  # clusterings in the consensus; 1: a single one
     choose: bool = False  # the number of clusters from the affinities; `clusters` is then the largest
-    smallest: int = SMALLEST_CLUSTER  # images that a centroid must represent to be sent
+    smallest: int | None = None  # images of a centroid; None: 10, or 1 for a client alone
     polish_rounds: int = 0  # rounds of self-training, which changes little (docs/decisions/0005); 0: none
     polish_pace: float = 0.2  # multiple of the learning rate in self-training
 
@@ -80,7 +80,7 @@ class FedMCCPlus(MomentumContrast):
         return SelfTrainingPair(Branch(encoder, instance, head), self.projections)
 
     def stages(self) -> tuple[Stage, ...]:
-        """Instance contrast, cross-client contrast, federated spectral clustering, self-training."""
+        """Instance contrast, cross-client contrast, calibration, spectral clustering, self-training."""
         epochs, across = self.epochs, round(self.separation * self.rounds)
         stages: list[Stage] = []
         if across < self.rounds or not across:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from fedmcc.methods.about import About
 from fedmcc.methods.base import Parts, Stage
-from fedmcc.methods.centroids import SMALLEST_CLUSTER, Centroids
+from fedmcc.methods.centroids import Centroids, images_needed
 from fedmcc.methods.hyperparameters import require_fraction, require_positive
 from fedmcc.methods.inputs import PLAIN, ROW, VIEW, Overview, Sights
 from fedmcc.methods.lloyd import Seeds
@@ -45,7 +45,7 @@ class JULE:
     margin: float = 0.2
     positive_weight: float = 1.0  # gamma, of the distance within a cluster
     augment: bool = True  # train on random views; false: as published
-    smallest: int = SMALLEST_CLUSTER  # images that the mean of a cluster must represent to be sent
+    smallest: int | None = None  # images of a mean; None: 10, or 1 for a client alone
 
     def __post_init__(self) -> None:
         require_positive(self, "period", "neighbours", "rivals", "margin", "positive_weight", "smallest")
@@ -59,7 +59,7 @@ class JULE:
         """Training on clusters that are merged every few epochs, and the centres of the last clusters."""
         sees: Sights = (VIEW if self.augment else PLAIN, ROW)
         recurrence = Recurrence(rounds=self.rounds, epochs=self.epochs, method=self, sees=sees)
-        return (recurrence, Naming(method=self, smallest=self.smallest))
+        return (recurrence, Naming(method=self, smallest=images_needed(self.smallest)))
 
 
 class Outputs(NamedTuple):

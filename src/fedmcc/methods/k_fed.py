@@ -19,12 +19,12 @@ from fedmcc.methods.base import Aggregate, Stage
 from fedmcc.methods.centroids import (
     HEAD,
     LOCAL_RESTARTS,
-    SMALLEST_CLUSTER,
     VECTORS,
     Statistics,
     centroids_error,
     encode,
     gathered,
+    images_needed,
     repeated,
     sent,
 )
@@ -45,7 +45,7 @@ class KFed:
 
     local: int = 0  # clusters of a client; 0: as many as there are in all
     unit: bool = False  # scale features to length 1
-    smallest: int = SMALLEST_CLUSTER  # images that a centre must represent to be sent
+    smallest: int | None = None  # images of a centre; None: 10, or 1 for a client alone
 
     def __post_init__(self) -> None:
         require_positive(self, "smallest", section="clustering")
@@ -72,7 +72,7 @@ class OneShot(Statistics):
     @property
     def smallest(self) -> int:
         """Number of images that a centre must represent to be sent."""
-        return self.method.smallest
+        return images_needed(self.method.smallest)
 
     @torch.no_grad()
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:

@@ -16,11 +16,11 @@ from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage
 from fedmcc.methods.centroids import (
     HEAD,
-    SMALLEST_CLUSTER,
     VECTORS,
     Centroids,
     Statistics,
     encode,
+    images_needed,
     local_centroids,
     longest,
 )
@@ -42,7 +42,7 @@ class LandmarkSpectral:
     landmarks: float = 50.0  # per cluster; all of them should be at most a fifth of the images
     neighbours: int = 5  # nearest landmarks of an image
     excess: float = 1.0  # centroids of a client per landmark
-    smallest: int = SMALLEST_CLUSTER  # images that a centroid must represent; a single client can take 1
+    smallest: int | None = None  # images of a centroid; None: 10, or 1 for a client alone
 
     def __post_init__(self) -> None:
         require_positive(self, "landmarks", "neighbours", "excess", "smallest", section="clustering")
@@ -54,7 +54,8 @@ class LandmarkSpectral:
 
     def stages(self) -> tuple[Stage, ...]:
         """Seeds, the width of the affinity and the cut: one round each, without training."""
-        return (LandmarkSeeds(excess=self.excess, smallest=self.smallest), Width(), Cut())
+        smallest = images_needed(self.smallest)
+        return (LandmarkSeeds(excess=self.excess, smallest=smallest), Width(), Cut())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from fedmcc.methods.centroids import (
     centroids_error,
     encode,
     gathered,
+    images_needed,
     local_centroids,
     longest,
     repeated,
@@ -47,7 +48,7 @@ class LloydKMeans:
     rounds: int = 10  # steps of Lloyd's algorithm
     excess: float = 2.0  # first centroids of a client per cluster; 1 and a single client: k-means itself
     unit: bool = False  # scale features to length 1
-    smallest: int = SMALLEST_CLUSTER  # images that a centroid or a sum must represent to be sent; 1: exact
+    smallest: int | None = None  # images of a centroid or sum; 1: exact; None: 10, or 1 for a client alone
 
     def __post_init__(self) -> None:
         require_positive(self, "rounds", "excess", "smallest", section="clustering")
@@ -58,8 +59,9 @@ class LloydKMeans:
 
     def stages(self) -> tuple[Stage, ...]:
         """Seeds, in one round, and Lloyd's algorithm; nothing is trained."""
-        seeds = Seeds(excess=self.excess, unit=self.unit, smallest=self.smallest)
-        return (seeds, Lloyd(rounds=self.rounds, unit=self.unit, smallest=self.smallest))
+        smallest = images_needed(self.smallest)
+        seeds = Seeds(excess=self.excess, unit=self.unit, smallest=smallest)
+        return (seeds, Lloyd(rounds=self.rounds, unit=self.unit, smallest=smallest))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,15 @@ from torch import Tensor
 
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Parts, Stage
-from fedmcc.methods.centroids import HEAD, SMALLEST_CLUSTER, VECTORS, Statistics, encode, longest
+from fedmcc.methods.centroids import (
+    HEAD,
+    SMALLEST_CLUSTER,
+    VECTORS,
+    Statistics,
+    encode,
+    images_needed,
+    longest,
+)
 from fedmcc.methods.extras import Additive, add_up, additive_mismatch
 from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.methods.lloyd import Seeds
@@ -36,7 +44,7 @@ class MatrixFactorisation:
     server_steps: int = 10  # Q2, gradient steps in W
     sparsity: float = 0.01  # rho, relative to the largest eigenvalue of the first WᵀW
     excess: float = 2.0  # first centroids of a client per cluster
-    smallest: int = SMALLEST_CLUSTER  # images that a first centroid or a sum must represent to be sent
+    smallest: int | None = None  # images of a centroid or sum; None: 10, or 1 for a client alone
 
     def __post_init__(self) -> None:
         names = ("rounds", "client_steps", "server_steps", "sparsity", "excess", "smallest")
@@ -48,8 +56,8 @@ class MatrixFactorisation:
 
     def stages(self) -> tuple[Stage, ...]:
         """First factors, in one round, and the factorisation; nothing is trained."""
-        first = FirstFactors(excess=self.excess, smallest=self.smallest, sparsity=self.sparsity)
-        steps, smallest = self.server_steps, self.smallest
+        steps, smallest = self.server_steps, images_needed(self.smallest)
+        first = FirstFactors(excess=self.excess, smallest=smallest, sparsity=self.sparsity)
         return (first, Factorisation(rounds=self.rounds, server_steps=steps, smallest=smallest))
 
 

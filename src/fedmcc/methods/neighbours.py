@@ -24,6 +24,7 @@ from fedmcc.methods.centroids import (
     Statistics,
     encode,
     gathered,
+    images_needed,
     local_centroids,
     repeated,
     sent,
@@ -69,7 +70,10 @@ class NeighbourClustering(FederatedKMeans):
     def stages(self) -> tuple[Stage, ...]:
         """Whitening, unless `axes` is 0, and centroids, in one round each; then rounds of votes."""
         votes = Votes(
-            rounds=self.rounds, neighbours=self.neighbours, balance=self.balance, smallest=self.smallest
+            rounds=self.rounds,
+            neighbours=self.neighbours,
+            balance=self.balance,
+            smallest=images_needed(self.smallest),
         )
         stages: tuple[Statistics, ...] = (PrincipalCentroids(method=self), votes)
         return (Whitening(power=self.whiten), *stages) if self.axes else stages

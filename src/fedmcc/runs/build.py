@@ -32,11 +32,11 @@ from fedmcc.runs.directory import Run
 from fedmcc.runs.resolve import (
     check,
     check_images,
-    for_own_images,
     resolve,
     stages,
     with_possible_batch,
     with_possible_clusters,
+    with_smallest,
     without_first_weights,
 )
 from fedmcc.runs.scoring import make_scorer, scored_images, scorer_of
@@ -121,9 +121,7 @@ def prepare(config: Config) -> Experiment:
 
 def assemble(config: Config, images: ImageSet) -> Experiment:
     """Complete and check the configuration, then build network, clients, engine and scorer."""
-    complete = config.training.keep_optimizer is not None  # as in a run's folder: nothing else is filled in
-    config = with_possible_clusters(resolve(config, images), images)
-    config = config if complete else for_own_images(config)
+    config = with_possible_clusters(with_smallest(resolve(config, images)), images)
     check(config)
     check_images(config, images)
     config = with_possible_batch(config, images)

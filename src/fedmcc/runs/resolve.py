@@ -13,7 +13,7 @@ from fedmcc.data.decode import HeightWidth
 from fedmcc.data.image_files import ImageFiles
 from fedmcc.errors import InputError
 from fedmcc.methods.base import Stage
-from fedmcc.methods.centroids import SMALLEST_CLUSTER
+from fedmcc.methods.centroids import SMALLEST_ALONE, SMALLEST_CLUSTER
 from fedmcc.methods.choosing import chooses, most_clusters
 from fedmcc.networks import native_size, resolve_encoder
 from fedmcc.training.torch_setup import find_device, resolve_precision
@@ -52,16 +52,18 @@ def resolve(config: Config, images: ImageSet) -> Config:
     )
 
 
-def for_own_images(config: Config) -> Config:
-    """Centroids may represent single images if the only client is this machine: nothing is sent to others."""
+def with_smallest(config: Config) -> Config:
+    """The number of images that a centroid must represent, unless it is stated, for clients on this machine.
 
-    def unlimited(options: Any) -> Any:
-        limited = getattr(options, "smallest", None) == SMALLEST_CLUSTER
-        return replace(options, smallest=1) if limited else options
+    Not for real sites: of a single one, too, centroids leave the machine.
+    """
+    smallest = SMALLEST_ALONE if config.partition.clients == 1 else SMALLEST_CLUSTER
 
-    if config.partition.clients > 1:
-        return config
-    return replace(config, method=unlimited(config.method), clustering=unlimited(config.clustering))
+    def completed(options: Any) -> Any:
+        unstated = hasattr(options, "smallest") and options.smallest is None
+        return replace(options, smallest=smallest) if unstated else options
+
+    return replace(config, method=completed(config.method), clustering=completed(config.clustering))
 
 
 def count_classes(images: ImageSet) -> int:
