@@ -91,6 +91,41 @@ def _without_report(argv: Iterable[object]) -> list[str]:
     return [command, *(["--no-report"] if command in ("run", "resume", "demo") else []), *others]
 
 
+@pytest.fixture
+def sentence() -> Callable[[int, str], str]:
+    """Returns the one sentence with the error of a command that failed because of its input."""
+
+    def find(code: int, err: str) -> str:
+        assert code == 2, err
+        assert "Traceback" not in err
+        errors = [line for line in err.splitlines() if line.startswith("Error: ")]
+        assert len(errors) == 1, err
+        assert errors[0].endswith((".", "?"))
+        return errors[0].removeprefix("Error: ")
+
+    return find
+
+
+@pytest.fixture
+def refused(fedmcc: Command, sentence: Callable[[int, str], str], tmp_path: Path) -> Callable[..., str]:
+    """Runs a command that must fail because of its input, and change no file; returns the error."""
+
+    def run(*argv: object) -> str:
+        before = _contents(tmp_path)
+        result = fedmcc(*argv)
+        assert _contents(tmp_path) == before
+        return sentence(result.exit_code, result.stderr)
+
+    return run
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    """Content of every file in a folder, except the cache."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    named = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+    return {name: content for name, content in named.items() if not name.startswith("cache/")}
+
+
 def _restore_sigint() -> None:
     """Make SIGINT interrupt the process, even if the tests run in the background, where it is ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

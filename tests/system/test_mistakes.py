@@ -1,7 +1,5 @@
 """Wrong input ends in one sentence and exit code 2, and changes no file."""
 
-import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,51 +7,7 @@ import pytest
 from click.testing import Result
 
 Command = Callable[..., Result]
-Start = Callable[..., "subprocess.Popen[str]"]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Content of every file in a folder, except the cache."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    named = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-    return {name: content for name, content in named.items() if not name.startswith("cache/")}
-
-
-@pytest.fixture
-def refused(fedmcc: Command, tmp_path: Path) -> Callable[..., str]:
-    """Runs a command that must fail because of its input; returns the error."""
-
-    def run(*argv: object) -> str:
-        before = contents(tmp_path)
-        result = fedmcc(*argv)
-        assert contents(tmp_path) == before
-        return sentence(result.exit_code, result.stderr)
-
-    return run
-
-
-def sentence(code: int, err: str) -> str:
-    """The one line with the error."""
-    assert code == 2, err
-    assert "Traceback" not in err
-    errors = [line for line in err.splitlines() if line.startswith("Error: ")]
-    assert len(errors) == 1, err
-    assert errors[0].endswith((".", "?"))
-    return errors[0]
-
-
 Refused = Callable[..., str]
-
-
-def cut(path: Path, keep: float = 0.5) -> None:
-    """Cut off the end of a file."""
-    content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * keep)])
-
-
-def replace_text(path: Path, old: str, new: str) -> None:
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new))
 
 
 @pytest.mark.parametrize(
@@ -166,33 +120,6 @@ def test_an_out_folder_that_is_in_use_or_impossible_is_refused(
     assert "Choose another folder" in refused("run", recipe, "--out", run / "config.toml" / "below")
 
 
-@pytest.mark.parametrize("command", ["resume", "evaluate", "predict", "report", "plot"])
-def test_a_folder_that_is_not_a_run_directory_is_refused(
-    refused: Refused, run: Path, pictures: Path, command: str
-) -> None:
-    more = {"predict": [pictures], "plot": ["--out", "figures"]}.get(command, [])
-    assert "not a run directory" in refused(command, pictures, *more)
-    assert "not a run directory" in refused(command, "nowhere", *more)
-    (run / "environment.json").write_text(json.dumps({"format": 2}))
-    assert "update fedmcc" in refused(command, run, *more)
-    cut(run / "environment.json")
-    assert "damaged" in refused(command, run, *more)
-
-
-@pytest.mark.parametrize("command", ["evaluate", "predict"])
-def test_a_checkpoint_that_does_not_fit_is_refused(
-    refused: Refused, run: Path, pictures: Path, command: str
-) -> None:
-    more = [pictures] if command == "predict" else []
-    replace_text(run / "config.toml", "width = 4", "width = 5")
-    assert "another architecture" in refused(command, run, *more)
-    replace_text(run / "config.toml", "width = 5", "width = 4")
-    cut(run / "checkpoints" / "final.safetensors")
-    assert "damaged" in refused(command, run, *more)
-    (run / "checkpoints" / "final.safetensors").unlink()
-    assert "let the run finish" in refused(command, run, *more)
-
-
 @pytest.mark.parametrize(
     ("argv", "hint"),
     [
@@ -207,47 +134,6 @@ def test_a_wrong_option_of_evaluate_is_named(
     refused: Refused, recipe: Path, run: Path, argv: tuple[object, ...], hint: str
 ) -> None:
     assert hint in refused("evaluate", run, *argv)
-
-
-def test_a_run_that_cannot_be_evaluated_is_named(refused: Refused, run: Path, pictures: Path) -> None:
-    argv = ("evaluate", run, "--protocol", "knn")
-    (run / "evaluation.json").write_text("{")
-    assert "evaluation.json is damaged" in refused(*argv)
-    (run / "evaluation.json").unlink()
-    replace_text(run / "config.toml", 'name = "digits"', f'name = "folder"\nroot = "{pictures}"')
-    assert "another architecture" in refused(*argv)  # the pictures have three channels
-    pictures.rename(pictures.parent / "elsewhere")
-    assert f"images of {run} cannot be loaded: There is no folder {pictures}" in refused(*argv)
-    (run / "checkpoints" / "final.safetensors").unlink()
-    assert "let the run finish" in refused(*argv)
-    (run / "config.toml").write_text("seed = ")
-    assert "not valid TOML" in refused(*argv)
-
-
-@pytest.mark.parametrize("file", ["model", "client-0", "extras", "progress"])
-def test_a_damaged_file_that_prevents_resuming_is_named(
-    refused: Refused, unfinished: Path, file: str
-) -> None:
-    (path,) = (unfinished / "resume").glob(f"{file}*")
-    cut(path)
-    assert path.name in refused("resume", unfinished)
-    path.unlink()
-    if file != "progress":
-        assert path.name in refused("resume", unfinished)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [("width = 4", "width = 5"), ("clusters = 10", "clusters = 9"), ('name = "mcc"', 'name = "cc"')],
-)
-def test_a_run_whose_configuration_was_changed_is_not_resumed(
-    refused: Refused, unfinished: Path, old: str, new: str
-) -> None:
-    text = (unfinished / "config.toml").read_text()
-    only_mcc = ("momentum", "anchor =", "target =", "loss =", "predictor =") if "cc" in new else ()
-    lines = [line for line in text.splitlines() if not line.startswith(only_mcc or "#")]
-    (unfinished / "config.toml").write_text("\n".join(lines).replace(old, new))
-    assert "another architecture" in refused("resume", unfinished)
 
 
 def test_an_image_that_cannot_be_predicted_is_named(refused: Refused, run: Path, truncated: Path) -> None:
@@ -274,22 +160,6 @@ def test_a_table_that_cannot_be_written_is_refused(refused: Refused, run: Path, 
 )
 def test_other_commands_name_the_mistake_too(refused: Refused, argv: tuple[str, ...], hint: str) -> None:
     assert hint in refused(*argv)
-
-
-@pytest.mark.parametrize(
-    ("argv", "hint"),
-    [
-        (("run", "nowhere.toml"), "no recipe at nowhere.toml"),
-        (("evaluate", "{run}"), "damaged"),
-    ],
-)
-def test_a_command_in_its_own_process_reports_mistakes_in_the_same_way(
-    started: Start, recipe: Path, run: Path, argv: tuple[str, ...], hint: str
-) -> None:
-    cut(run / "checkpoints" / "final.safetensors")
-    process = started(*(argument.format(recipe=recipe, run=run) for argument in argv))
-    err = process.communicate(timeout=120)[1]
-    assert hint in sentence(process.returncode, err)
 
 
 def test_a_full_disk_is_one_sentence_and_exit_code_1(

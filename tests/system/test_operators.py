@@ -12,19 +12,6 @@ Command = Callable[..., Result]
 INIT = ("federation", "init", "fed", "--sites", "north,south", "--host", "fed.example.org")
 
 
-@pytest.fixture
-def refused(fedmcc: Command) -> Callable[..., str]:
-    """Runs a command that must fail with exit code 2; returns its error message."""
-
-    def run(*argv: object) -> str:
-        result = fedmcc(*argv)
-        assert result.exit_code == 2, result.output
-        (line,) = result.stderr.splitlines()
-        return line.removeprefix("Error: ")
-
-    return run
-
-
 def test_creating_a_federation_lists_the_folders_to_send_and_the_expiry_dates(fedmcc: Command) -> None:
     result = fedmcc(*INIT, "--days", 10)
     assert result.exit_code == 0

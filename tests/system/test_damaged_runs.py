@@ -1,0 +1,111 @@
+"""A damaged or changed run directory is named in one sentence, with exit code 2, and no file is changed."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Refused = Callable[..., str]
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+def cut(path: Path) -> None:
+    """Cut off the second half of a file."""
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def replace_text(path: Path, old: str, new: str) -> None:
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize("command", ["resume", "evaluate", "predict", "report", "plot"])
+def test_a_folder_that_is_not_a_run_directory_is_refused(
+    refused: Refused, run: Path, pictures: Path, command: str
+) -> None:
+    more = {"predict": [pictures], "plot": ["--out", "figures"]}.get(command, [])
+    assert "not a run directory" in refused(command, pictures, *more)
+    assert "not a run directory" in refused(command, "nowhere", *more)
+    (run / "environment.json").write_text(json.dumps({"format": 2}))
+    assert "update fedmcc" in refused(command, run, *more)
+    cut(run / "environment.json")
+    assert "damaged" in refused(command, run, *more)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_a_checkpoint_that_does_not_fit_is_refused(
+    refused: Refused, run: Path, pictures: Path, command: str
+) -> None:
+    more = [pictures] if command == "predict" else []
+    replace_text(run / "config.toml", "width = 4", "width = 5")
+    assert "another architecture" in refused(command, run, *more)
+    replace_text(run / "config.toml", "width = 5", "width = 4")
+    cut(run / "checkpoints" / "final.safetensors")
+    assert "damaged" in refused(command, run, *more)
+    (run / "checkpoints" / "final.safetensors").unlink()
+    assert "let the run finish" in refused(command, run, *more)
+
+
+def test_a_run_that_cannot_be_evaluated_is_named(refused: Refused, run: Path, pictures: Path) -> None:
+    argv = ("evaluate", run, "--protocol", "knn")
+    (run / "evaluation.json").write_text("{")
+    assert "evaluation.json is damaged" in refused(*argv)
+    (run / "evaluation.json").unlink()
+    replace_text(run / "config.toml", 'name = "digits"', f'name = "folder"\nroot = "{pictures}"')
+    assert "another architecture" in refused(*argv)  # the pictures have three channels
+    pictures.rename(pictures.parent / "elsewhere")
+    assert f"images of {run} cannot be loaded: There is no folder {pictures}" in refused(*argv)
+    (run / "checkpoints" / "final.safetensors").unlink()
+    assert "let the run finish" in refused(*argv)
+    (run / "config.toml").write_text("seed = ")
+    assert "not valid TOML" in refused(*argv)
+
+
+@pytest.mark.parametrize("file", ["model", "client-0", "extras", "progress"])
+def test_a_damaged_file_that_prevents_resuming_is_named(
+    refused: Refused, unfinished: Path, file: str
+) -> None:
+    (path,) = (unfinished / "resume").glob(f"{file}*")
+    cut(path)
+    assert path.name in refused("resume", unfinished)
+    path.unlink()
+    if file != "progress":
+        assert path.name in refused("resume", unfinished)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("width = 4", "width = 5"), ("clusters = 10", "clusters = 9"), ('name = "mcc"', 'name = "cc"')],
+)
+def test_a_run_whose_configuration_was_changed_is_not_resumed(
+    refused: Refused, unfinished: Path, old: str, new: str
+) -> None:
+    text = (unfinished / "config.toml").read_text()
+    only_mcc = ("momentum", "anchor =", "target =", "loss =", "predictor =") if "cc" in new else ()
+    lines = [line for line in text.splitlines() if not line.startswith(only_mcc or "#")]
+    (unfinished / "config.toml").write_text("\n".join(lines).replace(old, new))
+    assert "another architecture" in refused("resume", unfinished)
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (("run", "nowhere.toml"), "no recipe at nowhere.toml"),
+        (("evaluate", "{run}"), "damaged"),
+    ],
+)
+def test_a_command_in_its_own_process_reports_mistakes_in_the_same_way(
+    started: Start,
+    sentence: Callable[[int, str], str],
+    recipe: Path,
+    run: Path,
+    argv: tuple[str, ...],
+    hint: str,
+) -> None:
+    cut(run / "checkpoints" / "final.safetensors")
+    process = started(*(argument.format(recipe=recipe, run=run) for argument in argv))
+    err = process.communicate(timeout=120)[1]
+    assert hint in sentence(process.returncode, err)
