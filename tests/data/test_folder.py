@@ -92,6 +92,7 @@ def test_no_readable_image_is_an_input_error_that_leaves_no_cache(tmp_path, cach
     [
         ({}, "needs data.root"),
         ({"root": "nowhere"}, "There is no folder"),
+        ({"root": __file__}, "is a file: give the folder that holds your images"),
         ({"size": 0}, "data.size is 0"),
         ({"limit": 0}, "data.limit is 0"),
     ],
@@ -99,7 +100,7 @@ def test_no_readable_image_is_an_input_error_that_leaves_no_cache(tmp_path, cach
 def test_wrong_option_gives_one_sentence(root, options, sentence):
     given = {"root": root} | options if options else {}
     if isinstance(given.get("root"), str):
-        given["root"] = root / "nowhere"
+        given["root"] = root / given["root"]
     with pytest.raises(InputError, match=sentence):
         Folder(**given).load()
 

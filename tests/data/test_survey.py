@@ -29,6 +29,13 @@ def test_blocks_do_not_change_the_groups(images, monkeypatch):
     assert near_duplicates(images) == whole == [(0, 3, 17)]
 
 
+def test_images_of_little_contrast_are_not_alike_for_that_alone(generator):
+    faint = generator.integers(100, 108, size=(12, 1, 8, 8), dtype=np.uint8)
+    faint[7] = faint[2] + 90  # the same image, brighter
+    faint[9], faint[11] = 5, 250  # without content
+    assert sorted(near_duplicates(faint)) == [(2, 7), (9, 11)]
+
+
 def test_images_smaller_than_a_thumbnail_are_compared(generator):
     tiny = generator.integers(256, size=(5, 1, 3, 4), dtype=np.uint8)
     tiny[4] = tiny[1]

@@ -75,6 +75,8 @@ def _number(clusters: str | None) -> int | str | None:
         return clusters
     if not clusters.isdecimal():
         raise InputError(f"--clusters is '{clusters}': give a number, such as 10, or auto.")
+    if int(clusters) < 2:
+        raise InputError(f"--clusters is {clusters}: give 2 or more, or auto.")
     return int(clusters)
 
 
@@ -136,6 +138,7 @@ def _configure(
     from fedmcc import config
     from fedmcc.networks import is_frozen
     from fedmcc.networks.by_name import encoder_section
+    from fedmcc.runs.resolve import with_possible_batch
     from fedmcc.runs.schedule import choose_views
     from fedmcc.terminal import output
 
@@ -154,7 +157,7 @@ def _configure(
         "encoder": encoder,
         "partition": {"name": "by_group"} if choices.owners else {},
     }
-    loaded = config.parse(table)
+    loaded = with_possible_batch(config.parse(table), images)
     if is_frozen(loaded.encoder):
         output.say("The encoder is pretrained: its features are clustered, nothing is trained.")
     else:

@@ -79,8 +79,12 @@ def _existing(root: Path | None) -> Path:
     if root is None:
         raise InputError("The data set 'folder' needs data.root: set it to the folder of your images.")
     root = root.expanduser()
+    if root.is_file():
+        raise InputError(f"{root} is a file: give the folder that holds your images.")
     if not root.is_dir():
-        raise InputError(f"There is no folder {root}: set data.root to the folder of your images.")
+        raise InputError(
+            f"There is no folder {root}: give the folder of your images, as data.root in a recipe."
+        )
     return root
 
 

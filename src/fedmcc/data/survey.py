@@ -14,6 +14,8 @@ MAX_OPENED = 500  # files whose size is read, evenly spread
 MAX_COMPARED = 20_000  # images among which near-duplicates are searched; more take minutes
 THUMBNAIL = 8  # pixels of a side
 MAX_DIFFERENCE = 4.0  # root mean square of the difference of two thumbnails, of 255
+MAX_RELATIVE = 0.4  # the same, relative to their contrast: images without contrast are all alike otherwise
+ROUNDING = 0.5  # a difference that rounding explains, of 255
 BLOCK = 512
 
 Sides = tuple[int, int]  # width and height
@@ -61,12 +63,13 @@ def near_duplicates(images: Images) -> list[tuple[int, ...]]:
     """Groups of two or more images that look the same in small: copies, other sizes, light compression."""
     thumbnails = _thumbnails(images)
     lengths = np.square(thumbnails).sum(axis=1)
-    limit = MAX_DIFFERENCE**2 * thumbnails.shape[1]
+    pixels = thumbnails.shape[1]
+    limits = np.clip(MAX_RELATIVE**2 * lengths, ROUNDING**2 * pixels, MAX_DIFFERENCE**2 * pixels)
     first = np.arange(len(images))  # of the group of each image
     for start in range(0, len(images), BLOCK):
         rows = slice(start, start + BLOCK)
         squared = lengths[rows, None] + lengths - 2 * thumbnails[rows] @ thumbnails.T
-        for row, other in zip(*np.nonzero(squared <= limit), strict=True):
+        for row, other in zip(*np.nonzero(squared <= np.minimum(limits[rows, None], limits)), strict=True):
             if other < start + row:
                 first[start + row] = min(first[start + row], first[other])
     groups: dict[int, list[int]] = {}
