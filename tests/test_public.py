@@ -40,6 +40,31 @@ def test_importing_fedmcc_is_fast_and_loads_neither_torch_nor_numpy() -> None:
     assert min(float(process.stdout) for process in done) < 0.1
 
 
+def test_without_extras_configurations_are_read_and_methods_listed() -> None:
+    """Of the packages of all extras, none is needed before its feature is used."""
+    script = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in sys.argv:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+import fedmcc
+from fedmcc.cli.app import app
+
+fedmcc.load_config({})
+app(["list", "methods"])
+"""
+    extras = ("cryptography", "dp_accounting", "fastapi", "flwr", "huggingface_hub", "matplotlib", "onnx")
+    extras += ("onnxruntime", "peft", "pillow_heif", "pyarrow", "pydicom", "rawpy", "tensorboard", "tifffile")
+    command = [sys.executable, "-c", script, *extras, "transformers", "uvicorn"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "fedmcc-plus" in done.stdout
+
+
 def test_fedmcc_lists_its_public_names_and_has_no_others() -> None:
     assert dir(fedmcc) == sorted(fedmcc.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

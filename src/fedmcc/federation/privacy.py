@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmcc.errors import InputError
-from fedmcc.federation.secure_aggregation.vectors import Average
+from fedmcc.federation.public_average import PublicAverage
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage
 from fedmcc.methods.extras import Additive
@@ -133,7 +133,7 @@ class PrivateAggregator:
             shared |= self._noisy(average, len(updates), place)
         means = {name: self._noisy_mean(extra, name, updates, place) for name, extra in extras.items()}
         sums = frozenset(name for name, extra in extras.items() if extra.is_sum)
-        published = Average(shared, means, sums)
+        published = PublicAverage(shared, means, sums)
         return stage.combine([published.replace_in(update) for update in updates], model)
 
     def _noisy(self, weights: State, clients: int, place: str) -> State:

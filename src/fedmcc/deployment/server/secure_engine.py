@@ -23,9 +23,10 @@ from fedmcc.deployment.server.mailbox import Fault, Letter, Received
 from fedmcc.deployment.server.membership import Membership
 from fedmcc.deployment.server.site_engine import SiteEngine, TaskHeader, pause
 from fedmcc.federation.engines.base import Event
+from fedmcc.federation.public_average import counters
 from fedmcc.federation.secure_aggregation.collector import Collector
 from fedmcc.federation.secure_aggregation.errors import ProtocolError
-from fedmcc.federation.secure_aggregation.vectors import Layout, Weighting, counters, layout_of
+from fedmcc.federation.secure_aggregation.vectors import Layout, Weighting, layout_of
 from fedmcc.federation.update_checks import Refused
 from fedmcc.messages import Discarded, Task, Unsent, Update
 from fedmcc.methods.base import Stage

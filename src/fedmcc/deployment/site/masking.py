@@ -14,9 +14,10 @@ from fedmcc.deployment.messages import Attempt, Peer, SiteTask
 from fedmcc.deployment.setup.layout import PRIVATE_MODE
 from fedmcc.deployment.site.memory import MASKS, RefusalError, SiteMemory
 from fedmcc.deployment.site.peers import PeerBook
+from fedmcc.federation.public_average import counters
 from fedmcc.federation.secure_aggregation.collector import majority
 from fedmcc.federation.secure_aggregation.participant import Participant, PublicKeys, Revealed, Shares
-from fedmcc.federation.secure_aggregation.vectors import Weighting, counters, layout_of
+from fedmcc.federation.secure_aggregation.vectors import Weighting, layout_of
 from fedmcc.messages import Update
 from fedmcc.methods.base import Stage
 from fedmcc.numerics.state_dicts import select

@@ -1,13 +1,14 @@
 """The vector that a client masks: its weighted change, then its additive extras; and back from the sum."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedmcc.federation.public_average import PublicAverage
 from fedmcc.federation.secure_aggregation.errors import ProtocolError
 from fedmcc.federation.secure_aggregation.masks import Integers
 from fedmcc.federation.secure_aggregation.quantise import (
@@ -41,22 +42,6 @@ class Weighting(NamedTuple):
         return sum(self.images[client] for client in clients) / self.total
 
 
-class Average(NamedTuple):
-    """What the server learns of a round."""
-
-    weights: State
-    extras: State  # means over images or clients, and sums divided by the number of images
-    sums: frozenset[str]  # names of those extras that are sums
-
-    def replace_in(self, update: Update) -> Update:
-        """The update with the average instead of its own numbers; the mean of such updates is the average."""
-        extras = {
-            name: value * update.samples if name in self.sums else value
-            for name, value in self.extras.items()
-        }
-        return replace(update, weights={**counters(update.weights), **self.weights}, extras=extras)
-
-
 @dataclass(frozen=True, eq=False)
 class Layout:
     """The order of the numbers in all vectors of a round."""
@@ -84,7 +69,7 @@ class Layout:
         statistics = [factors[name] * _flat(update.extras[name]) for name, _ in self._sorted]
         return np.concatenate([encode(share * _joined(changes)), encode_finely(_joined(statistics))])
 
-    def decode(self, total: Integers, received: Collection[int]) -> Average:
+    def decode(self, total: Integers, received: Collection[int]) -> PublicAverage:
         """The average over the clients whose vectors are in the sum."""
         share = self.weighting.share(*received)
         length = sum(value.numel() for value in self.sent.values())
@@ -95,7 +80,7 @@ class Layout:
             for (name, extra), part in zip(self._sorted, parts, strict=True)
         }
         sums = frozenset(name for name, extra in self._sorted if extra.is_sum)
-        return Average(_moved(self.sent, decode(total[:length]) / share), extras, sums)
+        return PublicAverage(_moved(self.sent, decode(total[:length]) / share), extras, sums)
 
     @property
     def _sorted(self) -> list[tuple[str, Additive]]:
@@ -115,11 +100,6 @@ def layout_of(stage: Stage, weights: State, weighting: Weighting) -> Layout:
         raise ProtocolError(f"In the stage {stage.name} clients send statistics that cannot be added up.")
     sent = {name: value for name, value in sorted(shared.items()) if value.is_floating_point()}
     return Layout(sent, extras, weighting)
-
-
-def counters(weights: State) -> State:
-    """The tensors of integers, which are not masked."""
-    return {name: value for name, value in weights.items() if not value.is_floating_point()}
 
 
 def _flat(value: Tensor) -> Reals:
