@@ -1,4 +1,4 @@
-"""A client that claims many images counts for at most a multiple of the median, in what is summed too."""
+"""As how many images a client counts, in averages and in sums: limited by the median, or equally."""
 
 from dataclasses import replace
 
@@ -7,14 +7,20 @@ import pytest
 import torch
 from torch import nn
 
+from fedmcc.federation.privacy import Privacy, PrivateAggregator
 from fedmcc.messages import Task, Update
+from fedmcc.methods.best_clustering import BestClustering
+from fedmcc.methods.cross_client_contrast import CrossClientContrast
 from fedmcc.methods.federated_spectral import FederatedSpectral
 from fedmcc.methods.fedmcc_plus import FedMCCPlus
+from fedmcc.methods.lloyd import LloydKMeans
+from fedmcc.methods.other_clients import part_of_others
 from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.numerics.state_dicts import detached, select
 
 SAMPLES = 60  # of each client
+SPECTRAL = FederatedSpectral(prototypes=3.0, axes=2.0)
 
 
 def _points(client):
@@ -27,25 +33,29 @@ def _points(client):
 def _claiming(update, times):
     """The update of a client that claims to have each image several times."""
     means = ("moment", "centroids")
-    extras = {name: value if name in means else value * times for name, value in update.extras.items()}
+    extras = {
+        name: value if name.startswith(means) else value * times for name, value in update.extras.items()
+    }
     return replace(update, samples=times * update.samples, extras=extras)
 
 
-def _stages_with_updates():
-    """The stages of federated spectral clustering, with honest updates and the global model of each.
+def _update(net, stage, client):
+    """The answer of a client in the first round of a stage."""
+    net.notes = stage.first_notes(net, SAMPLES)
+    weights, extras = select(net.state_dict(), stage.shared), stage.extras(net, [_points(client)])
+    return Update(client, stage.name, 1, SAMPLES, None, detached(weights), detached(extras))
+
+
+def _stages_with_updates(method=SPECTRAL):
+    """The stages of a clustering, with honest updates and the global model of each.
 
     There are as many clusters as groups of points: which groups fewer ones would join depends on rounding.
     """
-    net, method = Network(Branch(nn.Flatten())), FederatedSpectral(prototypes=3.0, axes=2.0)
+    net = Network(Branch(nn.Flatten()))
     method.extend(net, 6, 5)
     for stage in method.stages():
         model = detached(net.state_dict())
-        updates = [
-            Update(
-                k, stage.name, 1, SAMPLES, None, select(model, stage.shared), stage.extras(net, [_points(k)])
-            )
-            for k in range(4)
-        ]
+        updates = [_update(net, stage, client) for client in range(4)]
         yield stage, updates, model
         net.load_state_dict({**model, **stage.combine(updates, model).weights})
 
@@ -75,6 +85,32 @@ def test_without_claims_the_limit_changes_no_bit():
         assert all(
             value.equal(found.weights[name]) for name, value in stage.combine(updates, model).weights.items()
         )
+
+
+@pytest.mark.parametrize("clustering", [SPECTRAL, BestClustering(), LloydKMeans(rounds=2)])
+def test_clipped_clients_count_equally_however_many_images_they_claim(clustering):
+    server = PrivateAggregator(Privacy(clip=1e9))
+    for stage, updates, model in _stages_with_updates(clustering):
+        claimed = [_claiming(updates[0], 100), *updates[1:]]
+        found, expected = (server.combine(stage, each, model, 1) for each in (claimed, updates))
+        for name, value in expected.weights.items():
+            pair = (_in_any_order(name, each) for each in (found.weights[name], value))
+            torch.testing.assert_close(*pair, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("present", [(100,), (100, 100), (100, 102)])
+def test_a_clipped_client_that_was_not_drawn_counts_as_one_of_those_that_were(present):
+    stage = CrossClientContrast(rounds=1, epochs=1, projections=2, repulsion=1.0)
+    weights = {"online.encoder.w": torch.zeros(3)}
+    updates = [
+        Update(k, "separation", 1, count, 0.5, weights, {"moment": torch.eye(2)})
+        for k, count in enumerate(present)
+    ]
+    extras = PrivateAggregator(Privacy(clip=1.0)).combine(stage, updates, weights, 1).extras
+    task = Task(9, "separation", 2, weights, extras)
+    others, share = part_of_others(torch.eye(2), "moment", task, {"samples": torch.tensor(900)})
+    assert float(share) == pytest.approx(1 / (len(present) + 1))
+    torch.testing.assert_close(others, (1 - share) * torch.eye(2).double())
 
 
 @pytest.mark.parametrize("samples", [40, 1000])

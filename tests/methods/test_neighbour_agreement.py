@@ -1,6 +1,6 @@
 """Agreement with neighbours: the loss of a federation, and the cluster sizes of all clients."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -54,11 +54,11 @@ def _task(net, number, **extras):
     return Task(0, "neighbours", number, {VECTORS: net.state_dict()[VECTORS].clone()}, extras)
 
 
-def _gradient(net, stage, points, partners, others):
+def _gradient(net, stage, points, partners, others, share):
     """Gradient of the loss of a client whose batch is all its images."""
     net.zero_grad()
     notes = stage.first_notes(net, len(points))
-    net.notes = {**notes, "points": points, "others": others[None]}
+    net.notes = {**notes, "points": points, "others": others[None], "share": share}
     stage.loss(stage.represent(net, torch.arange(len(points)), partners[:, None])).backward()
     return net.online.cluster_projector.vectors.weight.grad.clone()
 
@@ -78,26 +78,51 @@ def test_clients_together_descend_the_loss_of_the_pooled_images():
     (-agreement.mean() - 2 * entr(torch.cat(y).mean(dim=0)).sum()).backward()
     pooled, sums = head.vectors.weight.grad.clone(), [own.detach().sum(dim=0) for own in y]
     parts = [
-        len(shard) * _gradient(net, stage, shard, nearest, others)
+        len(shard) * _gradient(net, stage, shard, nearest, others / 17, torch.tensor(len(shard) / 17))
         for shard, nearest, others in zip(shards, partners, sums[::-1], strict=True)
     ]
     torch.testing.assert_close(sum(parts) / 17, pooled, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("answered", "expected"), [(2, [30.0, 0.0, 5.0]), (1, [40.0, 3.0, 5.0]), (0, [40.0, 3.0, 5.0])]
+    ("answered", "sizes", "images"), [(2, [30, 0, 5], 48), (1, [40, 3, 5], 62), (0, [40, 3, 5], 62)]
 )
-def test_the_other_clients_sizes_are_without_the_own_only_if_the_server_has_those(answered, expected):
+def test_the_other_clients_sizes_are_without_the_own_only_if_the_server_has_those(answered, sizes, images):
     net, stage = _built()
-    own = torch.tensor([[10.0, 4.0, 0.0]]).double()
-    memory = _memory(net, stage, 14, own=own, answered=torch.tensor(answered))
-    stage.receive(net, _task(net, 3, **{SHARES: torch.tensor([[40.0, 3.0, 5.0]]).double()}), memory)
+    own, all_clients = (torch.tensor([each]).double() for each in ([10, 4, 0], [40, 3, 5]))
+    memory = _memory(net, stage, 14, own=own / 14) | {"round": torch.tensor(answered)}
+    stage.receive(net, _task(net, 3, **{SHARES: all_clients / 48, "samples": torch.tensor(48)}), memory)
     notes = strip_prefix("notes", memory)
-    assert notes["others"].tolist() == [expected]
-    assert int(notes["answered"]) == 3
+    torch.testing.assert_close(notes["others"], torch.tensor([sizes]).double() / images)
+    assert float(notes["share"]) == pytest.approx(14 / images)
 
 
-def test_the_server_adds_up_the_assignments_of_all_images():
+def test_in_the_first_round_a_client_knows_its_own_sizes_only():
+    net, stage = _built()
+    memory = _memory(net, stage, 14)
+    stage.receive(net, _task(net, 1), memory)
+    notes = strip_prefix("notes", memory)
+    assert not notes["others"].any()
+    assert float(notes["share"]) == 1
+
+
+def test_clipped_clients_count_equally_in_the_sizes():
+    net, stage = _built()
+    weights = {VECTORS: net.state_dict()[VECTORS]}
+    shares = torch.eye(3)[:2, None].double()  # each client holds one class
+    updates = [
+        Update(client, "neighbours", 1, images, 0.1, weights, {SHARES: shares[client]})
+        for client, images in enumerate((900, 100))
+    ]
+    extras = replace(stage, equal_clients=True).combine(updates, detached(net.state_dict())).extras
+    memory = _memory(net, stage, 100, own=shares[1]) | {"round": torch.tensor(1)}
+    stage.receive(net, _task(net, 2, **extras), memory)
+    notes = strip_prefix("notes", memory)
+    assert notes["others"].tolist() == [[0.5, 0.0, 0.0]]
+    assert float(notes["share"]) == 0.5
+
+
+def test_the_server_averages_the_assignments_of_all_images():
     net, stage = _built()
     shares = torch.tensor([[0.5, 0.5, 0.0]]).double(), torch.tensor([[0.0, 0.1, 0.9]]).double()
     weights = {VECTORS: net.state_dict()[VECTORS]}
@@ -106,7 +131,8 @@ def test_the_server_adds_up_the_assignments_of_all_images():
         for client, each in enumerate(shares)
     ]
     combined = stage.combine(updates, detached(net.state_dict()))
-    torch.testing.assert_close(combined.extras[SHARES], torch.tensor([[5.0, 7.0, 18.0]]).double())
+    torch.testing.assert_close(combined.extras[SHARES], torch.tensor([[5.0, 7.0, 18.0]]).double() / 30)
+    assert int(combined.extras["samples"]) == 30
 
 
 @pytest.mark.parametrize("shares", [[0.5, 0.6, 0.0], [1.5, -0.5, 0.0], [0.0, 0.0, 0.0]])

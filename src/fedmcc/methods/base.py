@@ -204,7 +204,7 @@ class Stage:
         Use it for averages in `combine`, and multiply sums over images by `counts / samples`.
         """
         if self.equal_clients:
-            return [sum(update.samples for update in updates) / len(updates)] * len(updates)
+            return [float(round(sum(update.samples for update in updates) / len(updates)))] * len(updates)
         limit = self.samples_limit * median_low(update.samples for update in updates)
         return [min(float(update.samples), limit) for update in updates]
 

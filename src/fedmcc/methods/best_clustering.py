@@ -100,7 +100,7 @@ class Comparison(Statistics):
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Use the first head, unless another one exceeds its modularity by the margin."""
         edges = add_up(updates, "edges", self.counts(updates)).clamp_min(0)  # noise may be negative
-        found = torch.tensor([modularity(one.numpy()) for one in edges])
+        found = torch.tensor([modularity(one.numpy()) for one in edges], dtype=torch.float64)
         best = found.argmax() if found.max() > found[0] + self.margin else torch.tensor(0)
         named = ", ".join(f"{name} {value:.3f}" for name, value in zip(NAMES, found.tolist(), strict=True))
         log.info("Modularity of neighbours: %s. The clusters of %s are used.", named, NAMES[int(best)])

@@ -186,5 +186,5 @@ class GlobalClustering(Clustering):
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Average the weights; the mean sizes are sent with the next tasks."""
-        extras = mean_over_images(updates, self.counts(updates), "sizes")
+        extras = mean_over_images(self, updates, "sizes")
         return Aggregate(super().combine(updates, model).weights, extras)

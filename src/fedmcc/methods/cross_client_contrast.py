@@ -100,7 +100,7 @@ class CrossClientContrast(Stage):
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Average the weights; the mean moment is sent with the next tasks."""
-        extras = mean_over_images(updates, self.counts(updates), "moment")
+        extras = mean_over_images(self, updates, "moment")
         return Aggregate(super().combine(updates, model).weights, extras)
 
 

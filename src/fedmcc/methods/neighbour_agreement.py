@@ -17,24 +17,25 @@ from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Aggregate, Memory, Stage
 from fedmcc.methods.extras import Additive, extras_mismatch
 from fedmcc.methods.inputs import PARTNERS, Overview
+from fedmcc.methods.other_clients import mean_over_images, part_of_others
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics.neighbours import nearest
 from fedmcc.numerics.state_dicts import State, add_prefix, copy_into, strip_prefix
 
-SHARES = "shares"  # extra of an update: the mean assignment; of a task: the sum of all clients' assignments
+SHARES = "shares"  # extra of an update: a client's mean assignment; of a task: that of all clients
 MIN_SHARE = 1e-6  # of a cluster, so that its logarithm is finite
 
 
 class Assigned(NamedTuple):
     """Soft assignments of images and of a neighbour of each by all heads, and sizes that are equal in rows.
 
-    `others` are the cluster sizes of the other clients' images, `images` is the number of this client's.
+    `others` are the cluster sizes of the other clients and `share` this client's share of all images.
     """
 
     y: Float[Tensor, "n heads k"]
     neighbour: Float[Tensor, "n heads k"]
     others: Float[Tensor, "n heads k"]
-    images: Float[Tensor, " n"]
+    share: Float[Tensor, " n"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +61,9 @@ class NeighbourAgreement(Stage, ABC):
             **super().first_notes(net, count),
             PARTNERS: torch.arange(count)[:, None, None],
             "found": torch.tensor(False),
-            "answered": torch.tensor(0),  # the round in which `own` was sent
             "own": none,
             "others": none,
+            "share": torch.ones(()),
             "sum": none,
         }
 
@@ -75,23 +76,17 @@ class NeighbourAgreement(Stage, ABC):
             net.notes |= {PARTNERS: table[:, None], "found": torch.tensor(True)}
 
     def receive(self, net: Any, task: Task, memory: Memory) -> None:
-        """Adopt the global weights, and compute the sizes of the other clients' clusters.
-
-        The sizes that the server sends include this client's only if it took part in the last round.
-        """
+        """Adopt the global weights, and compute the sizes of the other clients' clusters."""
         copy_into(net, task.weights)
         notes = strip_prefix("notes", memory) or self.first_notes(net, int(memory["samples"]))
-        if SHARES in task.extras:
-            included = int(notes["answered"]) == task.round - 1
-            own = notes["own"] if included else torch.zeros_like(notes["own"])
-            notes["others"] = (task.extras[SHARES].to(own) - own).clamp_min(0)
-        memory |= add_prefix("notes", {**notes, "answered": torch.tensor(task.round)})
+        others, share = part_of_others(notes["own"], SHARES, task, memory)
+        memory |= add_prefix("notes", {**notes, "others": others.clamp_min(0), "share": share})
 
     def assigned(self, net: Network, y: Tensor, neighbour: Tensor) -> Assigned:
         """The outputs of `represent` for these assignments."""
         notes = net.notes
-        others = notes["others"].to(y).expand(len(y), -1, -1)
-        return Assigned(y, neighbour, others, y.new_full((len(y),), len(notes[PARTNERS])))
+        others, share = (notes[name].to(y).expand(len(y), *notes[name].shape) for name in ("others", "share"))
+        return Assigned(y, neighbour, others, share)
 
     def by_head(self, outputs: Assigned) -> Float[Tensor, " heads"]:
         """-log y·y' minus the weighted entropy of all clients' cluster sizes f, for each head.
@@ -101,7 +96,7 @@ class NeighbourAgreement(Stage, ABC):
         """
         agreement = (outputs.y * outputs.neighbour).sum(dim=2).clamp_min(1e-8).log().mean(dim=0)
         mean = outputs.y.mean(dim=0)
-        sizes = outputs.others[0] + outputs.images[0] * mean.detach()
+        sizes = outputs.others[0] + outputs.share[0] * mean.detach()
         shares = (sizes / sizes.sum(dim=1, keepdim=True)).clamp_min(MIN_SHARE)
         return -agreement + self.entropy_weight * (mean * shares.log()).sum(dim=1)
 
@@ -120,7 +115,7 @@ class NeighbourAgreement(Stage, ABC):
         sums, notes = net.notes["sum"], net.notes
         total = sums.sum(dim=1, keepdim=True)
         shares = torch.where(total > 0, sums / total.clamp_min(MIN_SHARE), 1 / sums.shape[1])
-        notes["own"] = shares * len(notes[PARTNERS])
+        notes["own"] = shares
         return {**super().extras(net, batches), SHARES: shares.cpu()}
 
     def additive(self, weights: State) -> dict[str, Additive]:
@@ -139,11 +134,9 @@ class NeighbourAgreement(Stage, ABC):
         return "" if valid else "Its shares of clusters are not means of soft assignments."
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
-        """Average the weights, and add up the assignments of all images."""
+        """Average the weights; the mean assignment of all images is sent with the next tasks."""
         weights, extras = super().combine(updates, model)
-        counts = torch.tensor(self.counts(updates), dtype=torch.float64)
-        shares = torch.stack([update.extras[SHARES] for update in updates])
-        return Aggregate(weights, {**extras, SHARES: torch.einsum("c,chk->hk", counts, shares)})
+        return Aggregate(weights, {**extras, **mean_over_images(self, updates, SHARES)})
 
     def _shape(self, state: State) -> tuple[int, int]:
         return self.heads, len(state[self.weight]) // self.heads

@@ -6,22 +6,21 @@ import torch
 from torch import Tensor
 
 from fedmcc.messages import Task, Update
-from fedmcc.methods.base import Memory
+from fedmcc.methods.base import Memory, Stage
 from fedmcc.numerics.state_dicts import State
 
 IMAGES, LIMIT, EQUAL = "samples", "limit", "equal"  # extras: all images; as how many a client counts
 
 
-def mean_over_images(updates: Sequence[Update], counts: Sequence[float], key: str) -> State:
+def mean_over_images(stage: Stage, updates: Sequence[Update], key: str) -> State:
     """Extras for the next tasks: the mean of the clients' extras by images, and the number of images."""
-    weights = torch.tensor(counts, dtype=torch.float64)
-    values = torch.stack([update.extras[key] for update in updates]).double()
-    mean = torch.einsum("k,k...->...", weights / weights.sum(), values).float()
+    weights = torch.tensor(stage.counts(updates), dtype=torch.float64)
+    values = torch.stack([update.extras[key] for update in updates])
+    mean = torch.einsum("k,k...->...", weights / weights.sum(), values.double()).to(values.dtype)
     extras = {key: mean, IMAGES: weights.sum().long()}
-    samples = torch.tensor([update.samples for update in updates], dtype=torch.float64)
-    if (weights == weights[0]).all() and (samples != weights).any():
-        extras[EQUAL] = weights[0]
-    elif weights.max() < samples.max():
+    if stage.equal_clients:
+        extras[EQUAL] = weights[0].long()
+    elif weights.max() < max(update.samples for update in updates):
         extras[LIMIT] = weights.max().long()  # a client with more images counts as one with this number
     return extras
 
@@ -33,7 +32,7 @@ def part_of_others(own: Tensor, key: str, task: Task, memory: Memory) -> tuple[T
     first round there is no mean: the part is 0 and the share 1.
     """
     others, share = torch.zeros_like(own), torch.ones(())
-    if task.extras:
+    if key in task.extras:
         own_count, all_count = memory["samples"].double(), task.extras[IMAGES].double()
         if LIMIT in task.extras:
             own_count = own_count.minimum(task.extras[LIMIT].double())
