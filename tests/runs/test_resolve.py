@@ -8,6 +8,7 @@ import torch
 from fedmcc.config import parse
 from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
+from fedmcc.methods import CLUSTERINGS, METHODS
 from fedmcc.runs.resolve import (
     check,
     check_images,
@@ -50,10 +51,24 @@ def test_centroids_of_single_images_are_allowed_unasked_only_if_nothing_is_sent(
     assert with_smallest(parse(sharing | {"method": stated})).method.smallest == expected
 
 
-@pytest.mark.parametrize("name", ["kmeans", "spectral", "best", "neighbours", "lloyd", "landmarks", "k-fed"])
-def test_a_real_site_sends_no_centroids_of_few_images_unless_that_is_stated(name):
-    stages = parse({"method": {"name": "fedu"}, "clustering": {"name": name}}).clustering.stages()
-    assert max(getattr(stage, "smallest", 1) for stage in stages) == 10
+def _limits(options):
+    """The limits of an entry's stages, with those of stages that are inside others."""
+    stages = [getattr(stage, "inner", stage) for stage in options.stages()]
+    return [getattr(stage, "smallest", None) for stage in stages]
+
+
+@pytest.mark.parametrize(
+    "entry", [entry for entry in (*METHODS.values(), *CLUSTERINGS.values()) if hasattr(entry, "smallest")]
+)
+def test_a_real_site_sends_no_centroids_of_few_images_unless_that_is_stated(entry):
+    stated = _limits(entry(smallest=37))
+    assert 37 in stated
+    assert _limits(entry()) == [10 if limit == 37 else limit for limit in stated]
+
+
+def test_of_a_single_site_centroids_leave_the_machine():
+    config = with_smallest(parse({"partition": {"clients": 1}}), at_sites=True)
+    assert config.method.smallest == 10
 
 
 def test_options_that_were_set_are_kept():

@@ -78,6 +78,8 @@ def test_more_clusters_than_images_are_refused(refused: Refused, pictures: Path)
     [
         (("cluster", "pictures", "--clusters", "many"), "give a number, such as 10, or auto"),
         (("cluster", "pictures", "--clusters", 0), "--clusters is 0: give 2 or more, or auto"),
+        (("cluster", "pictures", "--clusters", 1), "--clusters is 1: give 2 or more, or auto"),
+        (("cluster", "pictures/00.png"), "is a file: give the folder that holds your images"),
         (("cluster", "pictures", "--clusters", 3, "--time", "soon"), "--time is 'soon'"),
         (("cluster", "pictures", "--clusters", 3, "--copy", "--link"), "choose one"),
         (("cluster", "pictures", "--clusters", 3, "--out", "pictures/run"), "is inside pictures"),

@@ -12,12 +12,14 @@ RESOLVED_KEYS = (  # which the server fills in if they are not set
     "encoder.mean",
     "encoder.std",
 )
+SMALLEST_CLUSTER = 10  # as methods.centroids has it, which would load torch
+AT_SITES = {f"{section}.smallest": SMALLEST_CLUSTER for section in ("method", "clustering")}  # if not set
 LOCAL_KEYS = ("data.root", "encoder.path")  # differ between machines
 
 
 def agreed_options(text: str) -> dict[str, object]:
     """The options of a TOML text by dotted keys, without the sections that the server completes."""
-    options: dict[str, object] = {}
+    options: dict[str, object] = dict(AT_SITES)
     for key, value in tomllib.loads(text).items():
         if isinstance(value, dict):
             options |= {f"{key}.{name}": each for name, each in value.items() if key not in RESOLVED_SECTIONS}

@@ -19,7 +19,7 @@ from fedmcc.deployment.server.bundle import write_bundle
 from fedmcc.deployment.server.request import JoinPolicy, RunRequest, write_request
 from fedmcc.errors import InputError
 from fedmcc.runs.directory import Row, Run
-from fedmcc.runs.resolve import check
+from fedmcc.runs.resolve import check, with_smallest
 
 POLL_SECONDS = 0.5  # between two reads of the metrics
 STATUS_SECONDS = 10.0  # between two requests for the status, each of which starts a program
@@ -53,7 +53,8 @@ def _with_local_images(config: Config) -> Config:
     partition = config.partition
     if partition.name == "by_group":
         partition = resolve(partition, config.data.load())
-    return replace(config, partition=partition, evaluation=replace(config.evaluation, at_server=True))
+    evaluation = replace(config.evaluation, at_server=True)
+    return with_smallest(replace(config, partition=partition, evaluation=evaluation))
 
 
 def _follow(run: Run, flower: programs.CommandLine, run_id: str, process: Popen[bytes]) -> Iterator[Row]:

@@ -52,12 +52,13 @@ def resolve(config: Config, images: ImageSet) -> Config:
     )
 
 
-def with_smallest(config: Config) -> Config:
-    """The number of images that a centroid must represent, unless it is stated, for clients on this machine.
+def with_smallest(config: Config, at_sites: bool = False) -> Config:
+    """The number of images that a centroid must represent, unless it is stated.
 
-    Not for real sites: of a single one, too, centroids leave the machine.
+    Centroids of a single client on this machine are not sent; those of a single site are.
     """
-    smallest = SMALLEST_ALONE if config.partition.clients == 1 else SMALLEST_CLUSTER
+    alone = config.partition.clients == 1 and not at_sites
+    smallest = SMALLEST_ALONE if alone else SMALLEST_CLUSTER
 
     def completed(options: Any) -> Any:
         unstated = hasattr(options, "smallest") and options.smallest is None

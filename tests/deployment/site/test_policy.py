@@ -12,6 +12,7 @@ from fedmcc.deployment.site.policy import SitePolicy, parse_policy, required
 from fedmcc.deployment.site.worker import SiteWorker
 from fedmcc.errors import InputError
 from fedmcc.messages import Task
+from fedmcc.methods.centroids import SMALLEST_CLUSTER
 
 TABLE = {
     "clusters": 3,
@@ -91,6 +92,14 @@ def test_the_clustering_after_a_method_must_be_allowed_too():
     after = config.parse({"clusters": 3, "method": {"name": "fedema"}, "clustering": {"name": "kmeans"}})
     assert "does not allow the method kmeans" in SitePolicy(methods=("fedema",)).objection(after)
     assert SitePolicy(methods=("fedema", "kmeans")).objection(after) == ""
+
+
+def test_the_hash_covers_how_few_images_a_centroid_may_represent():
+    hashes = [
+        recipe_hash(config.dump(config.parse({"clusters": 3, "method": options})))
+        for options in ({}, {"smallest": SMALLEST_CLUSTER}, {"smallest": 1})
+    ]
+    assert hashes[0] == hashes[1] != hashes[2]  # the server writes down what is not stated
 
 
 @pytest.mark.parametrize(
