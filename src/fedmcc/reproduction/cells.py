@@ -42,6 +42,17 @@ class Request:
                 if key not in known:
                     raise unknown(f"{kind} of {self.table.key}", key, known)
 
+    @property
+    def chosen_rows(self) -> set[str]:
+        """Keys of the rows to run, with those that train the encoders of others."""
+        rows = set(self.rows or self.table.rows)
+        return rows | {source for key in rows if (source := self.table.rows[key].features_of)}
+
+    @property
+    def chosen_columns(self) -> set[str]:
+        """Keys of the columns to run."""
+        return set(self.columns or self.table.columns)
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -106,24 +117,27 @@ def plan_cells(request: Request) -> list[Cell]:
     pairs = cells_at(request.table, request.scale)
     if not pairs:
         raise InputError(f"{request.table.key} has no cells at scale {request.scale}: choose another scale.")
-    configs = {
-        (row.key, column.key): cell_config(request.table, row, column, request.scale, request.settings)
-        for row, column in pairs
-    }
+    planned = [(row, column, found) for row, column in pairs if (found := _config(request, row, column))]
     return [
-        _cell(request, row, column, configs[row.key, column.key], seed)
+        _cell(request, row, column, recipe, seed)
         for seed in range(request.seeds)
-        for row, column in pairs
+        for row, column, recipe in planned
     ]
 
 
-def selected(request: Request, cells: Sequence[Cell]) -> list[Cell]:
-    """The cells of the rows and columns to run; the table also shows what was run before.
+def _config(request: Request, row: Row, column: Column) -> config.Config | None:
+    """The recipe of a cell; None for one that is not to be run and does not have the changed options."""
+    try:
+        return cell_config(request.table, row, column, request.scale, request.settings)
+    except InputError:
+        if row.key in request.chosen_rows and column.key in request.chosen_columns:
+            raise
+        return None
 
-    Rows that train the encoders of these rows run, too.
-    """
-    rows, columns = set(request.rows or request.table.rows), request.columns or request.table.columns
-    rows |= {source for key in rows if (source := request.table.rows[key].features_of)}
+
+def selected(request: Request, cells: Sequence[Cell]) -> list[Cell]:
+    """The cells of the rows and columns to run; the table also shows what was run before."""
+    rows, columns = request.chosen_rows, request.chosen_columns
     chosen = [cell for cell in cells if cell.row in rows and cell.column in columns]
     if not chosen:
         raise InputError("No cell at this scale is in these rows and columns: leave out --row or --column.")
