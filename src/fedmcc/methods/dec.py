@@ -15,6 +15,7 @@ from fedmcc.errors import InputError
 from fedmcc.methods.about import About
 from fedmcc.methods.ae import AE, squared_errors
 from fedmcc.methods.base import Stage
+from fedmcc.methods.centroids import images_needed
 from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.methods.inputs import PLAIN, ROW, VIEW, Overview
 from fedmcc.methods.lloyd import Lloyd, Seeds
@@ -41,10 +42,11 @@ class DEC(AE):
     hardening_rate: float = 0.1  # learning rate of this training, as a multiple of training.learning_rate
     interval: int = 1  # epochs between two computations of the sharpened assignments
     reconstruction_weight: float = 0.0  # of the squared error in this training; 10: as in IDEC
+    smallest: int | None = None  # images of a first centre; None: 10, or 1 for a client alone
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "lloyd_rounds", "hardening_rounds", "hardening_rate", "interval")
+        require_positive(self, "lloyd_rounds", "hardening_rounds", "hardening_rate", "interval", "smallest")
         if self.reconstruction_weight < 0:
             raise InputError(f"method.reconstruction_weight is {self.reconstruction_weight}: give 0 or more.")
 
@@ -66,7 +68,9 @@ class DEC(AE):
             shared=parts,
             sees=(VIEW if self.augment else PLAIN, ROW),
         )
-        return (*super().stages(), Seeds(), Lloyd(rounds=self.lloyd_rounds), hardening)
+        smallest = images_needed(self.smallest)
+        means = (Seeds(smallest=smallest), Lloyd(rounds=self.lloyd_rounds, smallest=smallest))
+        return (*super().stages(), *means, hardening)
 
 
 class Outputs(NamedTuple):
