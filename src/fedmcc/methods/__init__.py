@@ -100,7 +100,6 @@ Examples
 """
 
 EARLIER_OPTIONS: dict[str, dict[str, object]] = {
-    "dec": {"smallest": 10},
     "fedmcc-plus": {"members": 1, "half_life": 0.0, "variance": 1.0, "neighbours": 0, "calibrate": False},
     "spectral": {"members": 1, "variance": 1.0, "neighbours": 0},
 }
