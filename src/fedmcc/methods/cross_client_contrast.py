@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -47,11 +48,14 @@ class CrossClientContrast(Stage):
     """Spectral contrast with the images of all clients as negatives, through their second moment z zᵀ.
 
     Local contrast does not separate classes that are held by different clients. Here each client also
-    repels its images from those of the other clients, of which it receives only the sum of z zᵀ.
+    repels its images from those of the other clients, of which it receives only the sum of z zᵀ. Images of
+    other clients repel more strongly the less their moment resembles the client's own: they are then of other
+    classes, while some of the client's own negatives are of the same class.
     """
 
     projections: int
     repulsion: float
+    emphasis: float = 0.0  # additional weight of other clients' images if their moment is orthogonal
     name: str = "separation"
     trained: Parts = ("online.encoder", "online.instance_projector")
     shared: Parts = ("online.encoder", "online.instance_projector")
@@ -71,7 +75,7 @@ class CrossClientContrast(Stage):
         """Compute the other clients' moment: the moment of all clients minus this client's part of it."""
         copy_into(net, task.weights)
         others, share = part_of_others(net.own, "moment", task, memory)
-        net.others.copy_(others)
+        net.others.copy_(others * (1 + self.emphasis * dissimilarity(net.own, others)))
         net.share.copy_(share)
 
     @torch.no_grad()
@@ -102,6 +106,12 @@ class CrossClientContrast(Stage):
         """Average the weights; the mean moment is sent with the next tasks."""
         extras = mean_over_images(self, updates, "moment")
         return Aggregate(super().combine(updates, model).weights, extras)
+
+
+def dissimilarity(first: Float[Tensor, "d d"], second: Float[Tensor, "d d"]) -> float:
+    """One minus the cosine of two moments: 0 if they are proportional, or if one is empty."""
+    lengths = float(first.norm()) * float(second.norm())
+    return 1 - float((first.cpu().double() * second.cpu().double()).sum()) / lengths if lengths else 0.0
 
 
 def _project(net: CrossClientPair, images: Tensor) -> Tensor:

@@ -1,14 +1,16 @@
 """Federated spectral clustering: several prototypes per cluster, merged by how often images share them.
 
 By default it is a consensus of several such clusterings, which differ in axes, prototypes and first centres.
-An image shares the prototypes of its nearest neighbours at its client, too (docs/decisions/0024).
+An image shares the prototypes of its nearest neighbours at its client, too (docs/decisions/0024), and clients
+decide by what they hold (docs/decisions/0029).
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -24,11 +26,11 @@ from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.methods.neighbour_agreement import with_nearest
 from fedmcc.methods.prototype_sums import PrototypeSums
 from fedmcc.networks.prototypes import Member, Prototypes, rows_of
-from fedmcc.numerics import cluster_number
+from fedmcc.numerics import cluster_number, ownership
 from fedmcc.numerics.consensus import consensus
 from fedmcc.numerics.matrices import from_upper_triangle, is_positive_semidefinite, upper_triangle
 from fedmcc.numerics.neighbours import mean_of_rows
-from fedmcc.numerics.normalized_cut import Balance
+from fedmcc.numerics.normalized_cut import Affinity, Balance, Parts
 from fedmcc.numerics.state_dicts import State
 
 AXES_FACTORS = (1.0, 5 / 3)  # of the members, in turn, as multiples of `axes`
@@ -58,6 +60,7 @@ class FederatedSpectral(FederatedKMeans):
     temperature: float = 0.05  # of the soft assignments
     prototypes: float = 10.0  # per cluster
     neighbours: int = 10  # images of a client that share prototypes with an image; 0: none
+    ownership: bool = True  # a client's affinities count by its shares of the prototypes, if clients differ
     balance: Balance = (
         "auto"  # weight of equal cluster sizes in the choice of a cut; auto: sizes from the data
     )
@@ -184,10 +187,28 @@ class Merging(Statistics):
         if self.method.choose:
             found = cluster_number.curve(affinity.numpy(), members, most)
             clusters, curve = cluster_number.ranked(found)[0], {CURVE: torch.from_numpy(found)}
-        parts = consensus(affinity.numpy(), members, clusters, self.method.balance)
+        parts = self.grouped(updates, affinity.numpy(), members, clusters)
         groups = torch.eye(most)[torch.from_numpy(parts).long()]
         sizes = affinity.sum(dim=1).float() @ groups
         return Aggregate({f"{HEAD}.groups": groups, f"{HEAD}.marginal": sizes / sizes.sum()}, curve)
+
+    def grouped(
+        self, updates: Sequence[Update], whole: Affinity, members: Sequence[int], clusters: int
+    ) -> Parts:
+        """The cluster of each prototype: by ownership if clients hold different images."""
+
+        def affinities() -> Iterator[Affinity]:  # one at a time: those of many clients are large
+            for update, count in zip(updates, self.counts(updates), strict=True):
+                sent = update.extras["affinity"].double() * (count / update.samples)
+                yield from_upper_triangle(sent.clamp_min(0)).numpy()
+
+        balance, images = self.method.balance, whole.sum() * len(members) / len(whole)
+        if self.method.ownership:
+            masses = np.stack([affinity.sum(axis=1) for affinity in affinities()])
+            if ownership.concentration(masses, images) >= ownership.MIN_CONCENTRATION:
+                owned = ownership.by_ownership(affinities(), masses)
+                return ownership.owned_consensus(owned, whole, members, clusters, balance)
+        return consensus(whole, members, clusters, balance)
 
 
 def sharpened(p: Float[Tensor, "n prototypes"], members: Sequence[Member]) -> Float[Tensor, "n prototypes"]:

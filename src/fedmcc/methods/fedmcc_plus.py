@@ -42,6 +42,7 @@ class FedMCCPlus(MomentumContrast):
     half_life: float = 0.0  # rounds in which at least half of the target is renewed; 0: `momentum` alone
     separation: float = 0.5  # fraction of the rounds with cross-client contrast
     repulsion: float = 3.0  # weight of the negatives in the stage separation
+    emphasis: float = 3.0  # additional weight of other clients' negatives if these clients hold other images
     calibrate: bool = True  # measure BatchNorm's running statistics anew before the clustering
     axes: float = 3.0  # whitened axes per cluster; 0: no whitening
     variance: float = 0.95  # share that the whitened axes hold at most; axes beyond it are left out as noise
@@ -49,6 +50,7 @@ class FedMCCPlus(MomentumContrast):
     prototype_rounds: int = 0  # that find prototypes by sums alone; 0: centroids, in one round
     prototype_temperature: float = 0.05  # of the soft assignments
     neighbours: int = 10  # images of a client that share prototypes with an image; 0: none
+    ownership: bool = True  # a client's affinities count by its shares of the prototypes, if clients differ
     balance: Balance = "auto"  # weight of equal cluster sizes when prototypes are merged; auto: from the data
     members: int = 5  # clusterings in the consensus; 1: a single one
     choose: bool = False  # the number of clusters from the affinities; `clusters` is then the largest
@@ -64,7 +66,7 @@ class FedMCCPlus(MomentumContrast):
         if not 0 <= self.half_life < math.inf:
             raise InputError(f"method.half_life is {self.half_life}: give 0 or more rounds.")
         require_balance(self.balance, "method")
-        require_count(self, "neighbours", "prototype_rounds", section="method")
+        require_count(self, "neighbours", "prototype_rounds", "emphasis", section="method")
         require_share(self.variance, "method")
         if self.choose and self.polish_rounds:
             raise InputError("method.choose excludes self-training: set method.polish_rounds to 0.")
@@ -107,6 +109,7 @@ class FedMCCPlus(MomentumContrast):
             epochs=self.epochs,
             projections=self.projections,
             repulsion=self.repulsion,
+            emphasis=self.emphasis,
         )
 
     def _clustering(self) -> FederatedSpectral:
@@ -116,6 +119,7 @@ class FedMCCPlus(MomentumContrast):
             prototypes=self.prototypes,
             temperature=self.prototype_temperature,
             neighbours=self.neighbours,
+            ownership=self.ownership,
             balance=self.balance,
             members=self.members,
             prototype_rounds=self.prototype_rounds,

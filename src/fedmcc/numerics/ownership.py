@@ -1,0 +1,56 @@
+"""A graph of all clients in which each client's edges count by its shares of their nodes.
+
+Nodes are prototypes, and a client's share of a node is its part of the images there. docs/decisions/0029.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from jaxtyping import Float64
+
+from fedmcc.numerics.consensus import consensus
+from fedmcc.numerics.normalized_cut import Affinity, Balance, Modularity, Parts, cost
+
+MIN_CONCENTRATION = 0.1  # from which clients hold different images
+MIXTURES = (0.0, 0.35)  # parts of the whole graph in the graphs that are cut
+
+Masses = Float64[np.ndarray, "clients n"]  # of each client at each node: the row sums of its affinities
+
+
+def concentration(masses: Masses, images: float) -> float:
+    """How much clients differ in the nodes they use: about 0 by chance, 1 if no two clients share a node.
+
+    It is the mean squared share of a client, scaled so that clients that hold the same have 0. `images` is the
+    number of images at a node on average: the shares of few images also differ by chance.
+    """
+    if not masses.any():
+        return 0.0
+    shares = masses / np.maximum(masses.sum(axis=0), np.finfo(float).tiny)
+    clients = masses.sum(axis=1) / masses.sum()
+    found, alike = float((masses * shares).sum() / masses.sum()), float(np.square(clients).sum())
+    return (found - alike) / (1 - alike) - 1 / images if alike < 1 else 0.0
+
+
+def by_ownership(affinities: Iterable[Affinity], masses: Masses) -> Affinity:
+    """The sum of the clients' affinities, each multiplied by the client's shares of both nodes."""
+    shares = masses / np.maximum(masses.sum(axis=0), np.finfo(float).tiny)
+    total = np.zeros((masses.shape[1], masses.shape[1]))
+    for affinity, share in zip(affinities, shares, strict=True):
+        total += affinity * np.outer(share, share)
+    return total
+
+
+def owned_consensus(
+    owned: Affinity, whole: Affinity, members: Sequence[int], parts: int, balance: Balance
+) -> Parts:
+    """The best consensus of the graph by ownership, of a mixture, and of the whole graph.
+
+    The largest modularity on the graph by ownership decides. That graph alone has small groups without any
+    edge to others, which a cut separates first, so that it may leave two large classes together.
+    """
+    found = [consensus(whole, members, parts, balance)]
+    for part in MIXTURES:
+        mixed = (1 - part) * owned / owned.sum() + part * whole / whole.sum()
+        found.append(consensus(mixed, members, parts, balance))
+    choice = Modularity() if balance == "auto" else balance
+    return min(found, key=lambda assigned: cost(owned, assigned, parts, choice))
