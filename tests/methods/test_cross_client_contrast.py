@@ -1,5 +1,7 @@
 """Cross-client contrast: negatives from other clients' images through their second moment."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -14,8 +16,8 @@ from fedmcc.networks.initialise import initialise
 from fedmcc.numerics.state_dicts import detached, select
 
 
-def _setup(repulsion=3.0):
-    method = FedMCCPlus(projections=6, repulsion=repulsion)
+def _setup(repulsion=3.0, emphasis=0.0):
+    method = FedMCCPlus(projections=6, repulsion=repulsion, emphasis=emphasis)
     encoder = ConvNetOptions(width=2, norm="group").build(1, 8)
     net = method.build(encoder, encoder.features, 4)
     initialise(net, torch.Generator().manual_seed(0))
@@ -108,6 +110,25 @@ def test_the_clients_own_moment_is_subtracted_only_if_it_is_included(last_round)
     torch.testing.assert_close(net.others, 0.7 * rest.float(), atol=1e-6, rtol=0)
     assert float(net.share) == pytest.approx(0.3)
     assert int(memory["round"]) == 2
+
+
+@pytest.mark.parametrize(("angle", "factor"), [(0, 1.0), (60, 1 + 2 * (1 - 0.25)), (90, 3.0)])
+def test_images_of_other_clients_repel_more_if_their_moment_is_another(angle, factor):
+    """Moments of one direction each: their cosine is the squared cosine of the angle."""
+    net, stage = _setup(emphasis=2.0)
+    own, other = torch.eye(6)[0], torch.zeros(6)
+    other[:2] = torch.tensor([math.cos(math.radians(angle)), math.sin(math.radians(angle))])
+    net.own.copy_(own.outer(own))
+    memory = {"samples": torch.tensor(30)}  # it did not take part in the last round
+    _receive(net, stage, memory, {"moment": other.outer(other), "samples": torch.tensor(70)})
+    torch.testing.assert_close(net.others, 0.7 * factor * other.outer(other))
+
+
+def test_a_client_that_has_sent_no_moment_yet_repels_as_usual():
+    net, stage = _setup(emphasis=2.0)
+    moment = torch.eye(6) / 6
+    _receive(net, stage, {"samples": torch.tensor(30)}, {"moment": moment, "samples": torch.tensor(70)})
+    torch.testing.assert_close(net.others, 0.7 * moment)
 
 
 def test_a_client_sends_the_mean_outer_product_of_its_projections():

@@ -148,6 +148,44 @@ def test_clusters_are_not_scored_before_prototypes_are_merged():
     assert (HEAD in centroids.shared, HEAD in merging.shared) == (False, True)
 
 
+def _blobs(classes, seed, images=120):
+    """Points around the axes of these classes."""
+    draw = np.random.default_rng(seed)
+    points = np.concatenate([np.eye(3)[label] + draw.normal(0, 0.1, (images, 3)) for label in classes])
+    return torch.from_numpy(points).float()
+
+
+def _groups(net):
+    return net.online.cluster_projector.groups
+
+
+def test_clients_that_hold_the_same_images_are_grouped_as_without_ownership():
+    shards = [_blobs([0, 1, 2], client) for client in range(4)]
+    found, expected = (
+        _groups(_exchange(FederatedSpectral(ownership=ownership, **ARCS), shards, clusters=3)[0])
+        for ownership in (True, False)
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("hidden", "asked"), [(False, True), (True, False)])
+def test_ownership_is_asked_if_clients_differ_and_their_sum_is_not_hidden(monkeypatch, hidden, asked):
+    """If only sums are known, each update has the mean of all clients: all own the same."""
+    asks = []
+    original = federated_spectral.ownership.by_ownership
+    monkeypatch.setattr(
+        federated_spectral.ownership, "by_ownership", lambda *given: asks.append(1) or original(*given)
+    )
+    method, shards = FederatedSpectral(**ARCS), [_blobs([client], client) for client in range(3)]
+    net, updates = _exchange(method, shards, clusters=3)
+    if hidden:
+        mean = sum(update.extras["affinity"] for update in updates) / 3
+        updates = [replace(update, extras={"affinity": mean}) for update in updates]
+    asks.clear()
+    method.stages()[-1].combine(updates, detached(net.state_dict()))
+    assert bool(asks) == asked
+
+
 BAD = {
     "Its extra tensors are none; expected affinity.": {},
     "Its affinity is torch.float32 of shape (3, 3); expected torch.float32 of (820,).": {

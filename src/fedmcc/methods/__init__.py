@@ -100,8 +100,16 @@ Examples
 """
 
 EARLIER_OPTIONS: dict[str, dict[str, object]] = {
-    "fedmcc-plus": {"members": 1, "half_life": 0.0, "variance": 1.0, "neighbours": 0, "calibrate": False},
-    "spectral": {"members": 1, "variance": 1.0, "neighbours": 0},
+    "fedmcc-plus": {
+        "members": 1,
+        "half_life": 0.0,
+        "variance": 1.0,
+        "neighbours": 0,
+        "calibrate": False,
+        "emphasis": 0.0,
+        "ownership": False,
+    },
+    "spectral": {"members": 1, "variance": 1.0, "neighbours": 0, "ownership": False},
 }
 """Options that complete configurations of earlier versions lack, with the values that they had then."""
 

@@ -42,7 +42,7 @@ class FedMCCPlus(MomentumContrast):
     half_life: float = 0.0  # rounds in which at least half of the target is renewed; 0: `momentum` alone
     separation: float = 0.5  # fraction of the rounds with cross-client contrast
     repulsion: float = 3.0  # weight of the negatives in the stage separation
-    emphasis: float = 3.0  # additional weight of other clients' negatives if these clients hold other images
+    emphasis: float = 0.0  # additional weight of other clients' negatives as far as their moments differ
     calibrate: bool = True  # measure BatchNorm's running statistics anew before the clustering
     axes: float = 3.0  # whitened axes per cluster; 0: no whitening
     variance: float = 0.95  # share that the whitened axes hold at most; axes beyond it are left out as noise

@@ -12,7 +12,8 @@ from fedmcc.numerics.consensus import consensus
 from fedmcc.numerics.normalized_cut import Affinity, Balance, Modularity, Parts, cost
 
 MIN_CONCENTRATION = 0.1  # from which clients hold different images
-MIXTURES = (0.0, 0.35)  # parts of the whole graph in the graphs that are cut
+MARGIN = 0.002  # of modularity, by which the cut of a mixture must be better
+MIXTURES = {0.0: 0.0, 0.35: MARGIN, 1.0: MARGIN}  # part of the whole graph: handicap of its cut
 
 Masses = Float64[np.ndarray, "clients n"]  # of each client at each node: the row sums of its affinities
 
@@ -20,8 +21,8 @@ Masses = Float64[np.ndarray, "clients n"]  # of each client at each node: the ro
 def concentration(masses: Masses, images: float) -> float:
     """How much clients differ in the nodes they use: about 0 by chance, 1 if no two clients share a node.
 
-    It is the mean squared share of a client, scaled so that clients that hold the same have 0. `images` is the
-    number of images at a node on average: the shares of few images also differ by chance.
+    It is the mean squared share of a client, scaled so that it is 0 if all clients hold the same. `images` is
+    the number of images at a node on average: the shares of few images also differ by chance.
     """
     if not masses.any():
         return 0.0
@@ -43,14 +44,15 @@ def by_ownership(affinities: Iterable[Affinity], masses: Masses) -> Affinity:
 def owned_consensus(
     owned: Affinity, whole: Affinity, members: Sequence[int], parts: int, balance: Balance
 ) -> Parts:
-    """The best consensus of the graph by ownership, of a mixture, and of the whole graph.
+    """The consensus of the graph by ownership, unless that of a mixture or of the whole graph is better.
 
-    The largest modularity on the graph by ownership decides. That graph alone has small groups without any
-    edge to others, which a cut separates first, so that it may leave two large classes together.
+    Better is what costs less on the graph by ownership. That graph has small groups without any edge to
+    others, which its own cut separates first, so that it may leave two large classes together.
     """
-    found = [consensus(whole, members, parts, balance)]
-    for part in MIXTURES:
-        mixed = (1 - part) * owned / owned.sum() + part * whole / whole.sum()
-        found.append(consensus(mixed, members, parts, balance))
     choice = Modularity() if balance == "auto" else balance
-    return min(found, key=lambda assigned: cost(owned, assigned, parts, choice))
+    found: list[tuple[float, Parts]] = []
+    for part, margin in MIXTURES.items():
+        mixed = (1 - part) * owned / owned.sum() + part * whole / whole.sum()
+        assigned = consensus(mixed, members, parts, balance)
+        found.append((cost(owned, assigned, parts, choice) + margin, assigned))
+    return min(found, key=lambda each: each[0])[1]
