@@ -11,7 +11,7 @@ from jaxtyping import Float64
 from fedmcc.numerics.consensus import consensus
 from fedmcc.numerics.normalized_cut import Affinity, Balance, Modularity, Parts, cost
 
-MIN_CONCENTRATION = 0.1  # from which clients hold different images
+MIN_CONCENTRATION = 0.2  # from which clients hold different images
 MARGIN = 0.002  # of modularity, by which the cut of a mixture must be better
 MIXTURES = {0.0: 0.0, 0.35: MARGIN, 1.0: MARGIN}  # part of the whole graph: handicap of its cut
 
