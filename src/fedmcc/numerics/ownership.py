@@ -12,7 +12,7 @@ from fedmcc.numerics.consensus import consensus
 from fedmcc.numerics.normalized_cut import Affinity, Balance, Modularity, Parts, cost
 
 MIN_CONCENTRATION = 0.2  # from which clients hold different images
-MARGIN = 0.002  # of modularity, by which the cut of a mixture must be better
+MARGIN = 0.001  # of modularity, by which the cut of a mixture must be better
 MIXTURES = {0.0: 0.0, 0.35: MARGIN, 1.0: MARGIN}  # part of the whole graph: handicap of its cut
 
 Masses = Float64[np.ndarray, "clients n"]  # of each client at each node: the row sums of its affinities
