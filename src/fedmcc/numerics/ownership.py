@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from jaxtyping import Float64
 
-from fedmcc.numerics.consensus import consensus
+from fedmcc.numerics.consensus import consensus, move_nodes
 from fedmcc.numerics.normalized_cut import Affinity, Balance, Modularity, Parts, cost
 
 MIN_CONCENTRATION = 0.2  # from which clients hold different images
@@ -46,13 +46,15 @@ def owned_consensus(
 ) -> Parts:
     """The consensus of the graph by ownership, unless that of a mixture or of the whole graph is better.
 
-    Better is what costs less on the graph by ownership. That graph has small groups without any edge to
-    others, which its own cut separates first, so that it may leave two large classes together.
+    Better is what costs less on the graph by ownership once single nodes have moved there. That graph has small
+    groups without any edge to others, which its own cut separates first, so that it may leave two large classes
+    together.
     """
     choice = Modularity() if balance == "auto" else balance
     found: list[tuple[float, Parts]] = []
     for part, margin in MIXTURES.items():
         mixed = (1 - part) * owned / owned.sum() + part * whole / whole.sum()
         assigned = consensus(mixed, members, parts, balance)
-        found.append((cost(owned, assigned, parts, choice) + margin, assigned))
+        best = move_nodes(owned, assigned, parts) if balance == "auto" else assigned
+        found.append((cost(owned, best, parts, choice) + margin, assigned))
     return min(found, key=lambda each: each[0])[1]
