@@ -46,9 +46,9 @@ def owned_consensus(
 ) -> Parts:
     """The consensus of the graph by ownership, unless that of a mixture or of the whole graph is better.
 
-    Better is what costs less on the graph by ownership once single nodes have moved there. That graph has small
-    groups without any edge to others, which its own cut separates first, so that it may leave two large classes
-    together.
+    Better is what costs less on the graph by ownership once single nodes have moved there. That graph has
+    small groups without any edge to others, which its own cut separates first, so that it may leave two large
+    classes together.
     """
     choice = Modularity() if balance == "auto" else balance
     found: list[tuple[float, Parts]] = []
