@@ -16,7 +16,8 @@ pytestmark = pytest.mark.slow  # whole runs or processes
 Near = Callable[[Any], Any]
 
 HERE = Path(__file__).parent
-NORMS = 1e-4  # of weights: those of k-means on small data differ by 2e-5 between two kinds of processor
+HEAD = "online.cluster_projector"
+PROTOTYPES = 1e-4  # k-means on small data gives norms that differ by 2e-5 between two kinds of processor
 GOLDEN = json.loads((HERE / "losses.json").read_text())["losses"]
 FEDERATIONS = json.loads((HERE / "federations.json").read_text())["federations"]
 
@@ -28,12 +29,10 @@ def test_the_losses_of_five_rounds_are_what_they_were(regenerate: ModuleType, me
 
 @pytest.mark.parametrize("name", FEDERATIONS)
 def test_a_federation_trains_and_sends_what_it_did(regenerate: ModuleType, near: Near, name: str) -> None:
-    found, expected = regenerate.federation(*name.split()), dict(FEDERATIONS[name])
-    norms = expected.pop("norms")
-    for part, values in found.pop("norms").items():
-        assert values == pytest.approx(norms.pop(part), rel=NORMS)
-    assert not norms
-    assert found == near(expected)
+    found, expected = regenerate.federation(*name.split()), near(FEDERATIONS[name])
+    if name.startswith("fedmcc-plus"):
+        expected["norms"][HEAD] = pytest.approx(FEDERATIONS[name]["norms"][HEAD], rel=PROTOTYPES)
+    assert found == expected
 
 
 @pytest.mark.parametrize("name", FEDERATIONS)

@@ -115,7 +115,7 @@ def test_a_clipped_client_that_was_not_drawn_counts_as_one_of_those_that_were(pr
 
 @pytest.mark.parametrize("samples", [40, 1000])
 def test_a_client_subtracts_its_moment_as_often_as_it_was_counted(samples):
-    method = FedMCCPlus(projections=6, emphasis=0.0)
+    method = FedMCCPlus(projections=6)
     encoder = ConvNetOptions(width=2, norm="group").build(1, 8)
     net, stage = method.build(encoder, encoder.features, 4), method.stages()[1]
     moments = [torch.diag(torch.eye(6)[k]) for k in range(3)]

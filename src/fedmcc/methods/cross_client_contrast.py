@@ -48,9 +48,9 @@ class CrossClientContrast(Stage):
     """Spectral contrast with the images of all clients as negatives, through their second moment z zᵀ.
 
     Local contrast does not separate classes that are held by different clients. Here each client also
-    repels its images from those of the other clients, of which it receives only the sum of z zᵀ. Images of
-    other clients repel more strongly the less their moment resembles the client's own: they are then of other
-    classes, while some of the client's own negatives are of the same class.
+    repels its images from those of the other clients, of which it receives only the sum of z zᵀ. With
+    `emphasis`, they repel more strongly the less their moment resembles the client's own: they are then of
+    other classes, while some of the client's own negatives are of the same class.
     """
 
     projections: int

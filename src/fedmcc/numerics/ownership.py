@@ -26,7 +26,7 @@ def concentration(masses: Masses, images: float) -> float:
     """
     if not masses.any():
         return 0.0
-    shares = masses / np.maximum(masses.sum(axis=0), np.finfo(float).tiny)
+    shares = _shares(masses)
     clients = masses.sum(axis=1) / masses.sum()
     found, alike = float((masses * shares).sum() / masses.sum()), float(np.square(clients).sum())
     return (found - alike) / (1 - alike) - 1 / images if alike < 1 else 0.0
@@ -34,11 +34,15 @@ def concentration(masses: Masses, images: float) -> float:
 
 def by_ownership(affinities: Iterable[Affinity], masses: Masses) -> Affinity:
     """The sum of the clients' affinities, each multiplied by the client's shares of both nodes."""
-    shares = masses / np.maximum(masses.sum(axis=0), np.finfo(float).tiny)
     total = np.zeros((masses.shape[1], masses.shape[1]))
-    for affinity, share in zip(affinities, shares, strict=True):
+    for affinity, share in zip(affinities, _shares(masses), strict=True):
         total += affinity * np.outer(share, share)
     return total
+
+
+def _shares(masses: Masses) -> Masses:
+    shares: Masses = masses / np.maximum(masses.sum(axis=0), np.finfo(float).tiny)
+    return shares
 
 
 def owned_consensus(
