@@ -12,8 +12,10 @@ RESOLVED_KEYS = (  # which the server fills in if they are not set
     "encoder.mean",
     "encoder.std",
 )
-SMALLEST_CLUSTER = 10  # as methods.centroids has it, which would load torch
-AT_SITES = {f"{section}.smallest": SMALLEST_CLUSTER for section in ("method", "clustering")}  # if not set
+STATISTICS = {"smallest": 10, "prototypes": 20.0}  # as runs.resolve sets them, which would load torch
+AT_SITES = {  # if not set
+    f"{section}.{name}": value for section in ("method", "clustering") for name, value in STATISTICS.items()
+}
 LOCAL_KEYS = ("data.root", "encoder.path")  # differ between machines
 
 

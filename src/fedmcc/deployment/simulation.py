@@ -19,7 +19,7 @@ from fedmcc.deployment.server.bundle import write_bundle
 from fedmcc.deployment.server.request import JoinPolicy, RunRequest, write_request
 from fedmcc.errors import InputError
 from fedmcc.runs.directory import Row, Run
-from fedmcc.runs.resolve import check, with_smallest
+from fedmcc.runs.resolve import check, with_statistics
 
 POLL_SECONDS = 0.5  # between two reads of the metrics
 STATUS_SECONDS = 10.0  # between two requests for the status, each of which starts a program
@@ -50,11 +50,9 @@ def simulate(config: Config, path: Path) -> Iterator[Row]:
 
 def _with_local_images(config: Config) -> Config:
     """The configuration for images on this machine: clients may be groups, and the server scores."""
-    partition = config.partition
-    if partition.name == "by_group":
-        partition = resolve(partition, config.data.load())
-    evaluation = replace(config.evaluation, at_server=True)
-    return with_smallest(replace(config, partition=partition, evaluation=evaluation))
+    images, evaluation = config.data.load(), replace(config.evaluation, at_server=True)
+    partition = resolve(config.partition, images)
+    return with_statistics(replace(config, partition=partition, evaluation=evaluation), images)
 
 
 def _follow(run: Run, flower: programs.CommandLine, run_id: str, process: Popen[bytes]) -> Iterator[Row]:

@@ -35,7 +35,10 @@ from fedmcc.numerics.state_dicts import State
 
 AXES_FACTORS = (1.0, 5 / 3)  # of the members, in turn, as multiples of `axes`
 PROTOTYPES_FACTORS = (1.0, 1.0, 2.0, 2.0, 1.0)  # of the members, in turn, as multiples of `prototypes`
+FEW_PROTOTYPES, MANY_PROTOTYPES = 10.0, 20.0  # per cluster: of few images, and of many or an unknown number
+IMAGES_PER_PROTOTYPE = 50  # in between
 MAX_PROTOTYPES = 1_000  # of all members together, up to 100 clusters: bounds the affinities that are sent
+MAX_OF_MANY = 1_400  # the same if there are more than `FEW_PROTOTYPES` per cluster
 EXPECTED_CLUSTERS = 10  # for which prototypes and axes are counted if the number of clusters is chosen
 CURVE = "cluster_number"  # the extras with the scores of each number of clusters
 MAX_PROTOTYPES_PER_CLUSTER = 10  # of all members together, for more clusters
@@ -58,7 +61,7 @@ class FederatedSpectral(FederatedKMeans):
     excess: float = 1.0  # local centroids per prototype
     images_per_centroid: int = 10  # at least, unless that gives fewer centroids than clusters
     temperature: float = 0.05  # of the soft assignments
-    prototypes: float = 10.0  # per cluster
+    prototypes: float | None = None  # per cluster; None: 10 to 20, by the number of images
     neighbours: int = 10  # images of a client that share prototypes with an image; 0: none
     ownership: bool = True  # a client's affinities count by its shares of the prototypes, if clients differ
     balance: Balance = (
@@ -91,10 +94,10 @@ class FederatedSpectral(FederatedKMeans):
         """Sets of prototypes that differ in number and axes, within the limit of all prototypes."""
         clusters = min(clusters, EXPECTED_CLUSTERS) if self.choose else clusters
         numbers = range(self.members)
-        wanted = [
-            self.prototypes * clusters * PROTOTYPES_FACTORS[i % len(PROTOTYPES_FACTORS)] for i in numbers
-        ]
-        most = max(MAX_PROTOTYPES, MAX_PROTOTYPES_PER_CLUSTER * clusters, wanted[0])
+        prototypes = self.prototypes or FEW_PROTOTYPES
+        wanted = [prototypes * clusters * PROTOTYPES_FACTORS[i % len(PROTOTYPES_FACTORS)] for i in numbers]
+        limit = MAX_OF_MANY if prototypes > FEW_PROTOTYPES else MAX_PROTOTYPES
+        most = max(limit, MAX_PROTOTYPES_PER_CLUSTER * clusters, wanted[0])
         scale = min(1.0, most / sum(wanted))
         axes = [round(self.axes * clusters * AXES_FACTORS[i % len(AXES_FACTORS)]) for i in numbers]
         return tuple(
@@ -111,6 +114,11 @@ class FederatedSpectral(FederatedKMeans):
             return (*before, sums, Merging(method=self))
         unfinished = replace(centroids, shared=(f"{HEAD}.vectors",), frozen=("online.encoder", HEAD))
         return (*before, unfinished, Merging(method=self))
+
+
+def prototypes_for(images: int, clusters: int) -> float:
+    """Prototypes per cluster for this number of images in total; docs/decisions/0030 has what they gain."""
+    return min(MANY_PROTOTYPES, max(FEW_PROTOTYPES, images / (IMAGES_PER_PROTOTYPE * clusters)))
 
 
 def require_balance(balance: Balance, section: str) -> None:

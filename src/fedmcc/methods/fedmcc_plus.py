@@ -46,7 +46,7 @@ class FedMCCPlus(MomentumContrast):
     calibrate: bool = True  # measure BatchNorm's running statistics anew before the clustering
     axes: float = 3.0  # whitened axes per cluster; 0: no whitening
     variance: float = 0.95  # share that the whitened axes hold at most; axes beyond it are left out as noise
-    prototypes: float = 10.0  # per cluster
+    prototypes: float | None = None  # per cluster; None: 10 to 20, by the number of images
     prototype_rounds: int = 0  # that find prototypes by sums alone; 0: centroids, in one round
     prototype_temperature: float = 0.05  # of the soft assignments
     neighbours: int = 10  # images of a client that share prototypes with an image; 0: none

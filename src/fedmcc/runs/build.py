@@ -36,7 +36,7 @@ from fedmcc.runs.resolve import (
     stages,
     with_possible_batch,
     with_possible_clusters,
-    with_smallest,
+    with_statistics,
     without_first_weights,
 )
 from fedmcc.runs.scoring import make_scorer, scored_images, scorer_of
@@ -121,7 +121,7 @@ def prepare(config: Config) -> Experiment:
 
 def assemble(config: Config, images: ImageSet) -> Experiment:
     """Complete and check the configuration, then build network, clients, engine and scorer."""
-    config = with_possible_clusters(with_smallest(resolve(config, images)), images)
+    config = with_possible_clusters(with_statistics(resolve(config, images), images), images)
     check(config)
     check_images(config, images)
     config = with_possible_batch(config, images)

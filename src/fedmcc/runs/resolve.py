@@ -15,6 +15,7 @@ from fedmcc.errors import InputError
 from fedmcc.methods.base import Stage
 from fedmcc.methods.centroids import SMALLEST_ALONE, SMALLEST_CLUSTER
 from fedmcc.methods.choosing import chooses, most_clusters
+from fedmcc.methods.federated_spectral import EXPECTED_CLUSTERS, MANY_PROTOTYPES, prototypes_for
 from fedmcc.networks import native_size, resolve_encoder
 from fedmcc.training.torch_setup import find_device, resolve_precision
 
@@ -52,19 +53,30 @@ def resolve(config: Config, images: ImageSet) -> Config:
     )
 
 
-def with_smallest(config: Config, at_sites: bool = False) -> Config:
-    """The number of images that a centroid must represent, unless it is stated.
+def with_statistics(config: Config, images: ImageSet | None) -> Config:
+    """Options of the statistics that clients send, unless they are stated; at sites, there are no `images`.
 
-    Centroids of a single client on this machine are not sent; those of a single site are.
+    A centroid must represent several images, but not if a single client on this machine sends it to nobody;
+    and there are the more prototypes the more images there are.
     """
-    alone = config.partition.clients == 1 and not at_sites
-    smallest = SMALLEST_ALONE if alone else SMALLEST_CLUSTER
+    alone = config.partition.clients == 1 and images is not None
+    values = {
+        "smallest": SMALLEST_ALONE if alone else SMALLEST_CLUSTER,
+        "prototypes": MANY_PROTOTYPES if images is None else _prototypes(config, images),
+    }
 
     def completed(options: Any) -> Any:
-        unstated = hasattr(options, "smallest") and options.smallest is None
-        return replace(options, smallest=smallest) if unstated else options
+        unstated = {name: value for name, value in values.items() if getattr(options, name, ...) is None}
+        return replace(options, **unstated)
 
     return replace(config, method=completed(config.method), clustering=completed(config.clustering))
+
+
+def _prototypes(config: Config, images: ImageSet) -> float:
+    clusters = config.general.clusters or count_classes(images)
+    if chooses(config.method, config.clustering):
+        clusters = min(clusters, EXPECTED_CLUSTERS)
+    return prototypes_for(len(images), clusters)
 
 
 def count_classes(images: ImageSet) -> int:

@@ -12,7 +12,7 @@ from fedmcc.deployment.site.policy import SitePolicy, parse_policy, required
 from fedmcc.deployment.site.worker import SiteWorker
 from fedmcc.errors import InputError
 from fedmcc.messages import Task
-from fedmcc.methods.centroids import SMALLEST_CLUSTER
+from fedmcc.runs.resolve import with_statistics
 
 TABLE = {
     "clusters": 3,
@@ -94,12 +94,12 @@ def test_the_clustering_after_a_method_must_be_allowed_too():
     assert SitePolicy(methods=("fedema", "kmeans")).objection(after) == ""
 
 
-def test_the_hash_covers_how_few_images_a_centroid_may_represent():
-    hashes = [
-        recipe_hash(config.dump(config.parse({"clusters": 3, "method": options})))
-        for options in ({}, {"smallest": SMALLEST_CLUSTER}, {"smallest": 1})
-    ]
-    assert hashes[0] == hashes[1] != hashes[2]  # the server writes down what is not stated
+@pytest.mark.parametrize("stated", [{"smallest": 1}, {"prototypes": 10.0}])
+def test_the_hash_covers_the_options_of_statistics_that_the_server_completes(stated):
+    recipes = [config.parse({"clusters": 3, "method": options}) for options in ({}, stated)]
+    recipes.append(with_statistics(recipes[0], None))
+    unstated, other, completed = (recipe_hash(config.dump(recipe)) for recipe in recipes)
+    assert unstated == completed != other
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from fedmcc.networks import in_files, native_size, resolve_encoder
 from fedmcc.runs.build import Experiment, build_network, fingerprint
 from fedmcc.runs.directory import Run, load_run
 from fedmcc.runs.experiment import Finished, Scored, start_run, steps
-from fedmcc.runs.resolve import check, count_classes, resolve, stages, with_smallest
+from fedmcc.runs.resolve import check, count_classes, resolve, stages, with_statistics
 from fedmcc.runs.scoring import scorer_of
 from fedmcc.training.torch_setup import set_up_torch
 
@@ -50,7 +50,7 @@ def prepare(grid: Grid, request: RunRequest) -> tuple[Experiment, Run]:
     run = load_run(request.run) if (request.run / "config.toml").exists() else None
     config = load(run.config_file) if run else parse_text(request.recipe)
     config = replace(config, encoder=resolve_encoder(config.encoder))  # sites compare its SHA-256
-    config = with_smallest(config, at_sites=True)
+    config = with_statistics(config, None)
     stored = _stored_sites(run) if run else {}
     scored = config.data.load() if config.evaluation.at_server else None
     config = _with_clusters(config, scored)
