@@ -12,7 +12,7 @@ RESOLVED_KEYS = (  # which the server fills in if they are not set
     "encoder.mean",
     "encoder.std",
 )
-STATISTICS = {"smallest": 10, "prototypes": 20.0}  # as runs.resolve sets them, which would load torch
+STATISTICS = {"smallest": 10, "prototypes": 10.0}  # as runs.resolve sets them, which would load torch
 AT_SITES = {  # if not set
     f"{section}.{name}": value for section in ("method", "clustering") for name, value in STATISTICS.items()
 }

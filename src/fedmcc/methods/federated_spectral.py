@@ -35,7 +35,7 @@ from fedmcc.numerics.state_dicts import State
 
 AXES_FACTORS = (1.0, 5 / 3)  # of the members, in turn, as multiples of `axes`
 PROTOTYPES_FACTORS = (1.0, 1.0, 2.0, 2.0, 1.0)  # of the members, in turn, as multiples of `prototypes`
-FEW_PROTOTYPES, MANY_PROTOTYPES = 10.0, 20.0  # per cluster: of few images, and of many or an unknown number
+FEW_PROTOTYPES, MANY_PROTOTYPES = 10.0, 20.0  # per cluster: of few images or an unknown number, and of many
 IMAGES_PER_PROTOTYPE = 50  # in between
 MAX_PROTOTYPES = 1_000  # of all members together, up to 100 clusters: bounds the affinities that are sent
 MAX_OF_MANY = 1_400  # the same if there are more than `FEW_PROTOTYPES` per cluster

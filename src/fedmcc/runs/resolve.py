@@ -15,7 +15,7 @@ from fedmcc.errors import InputError
 from fedmcc.methods.base import Stage
 from fedmcc.methods.centroids import SMALLEST_ALONE, SMALLEST_CLUSTER
 from fedmcc.methods.choosing import chooses, most_clusters
-from fedmcc.methods.federated_spectral import EXPECTED_CLUSTERS, MANY_PROTOTYPES, prototypes_for
+from fedmcc.methods.federated_spectral import EXPECTED_CLUSTERS, FEW_PROTOTYPES, prototypes_for
 from fedmcc.networks import native_size, resolve_encoder
 from fedmcc.training.torch_setup import find_device, resolve_precision
 
@@ -62,7 +62,7 @@ def with_statistics(config: Config, images: ImageSet | None) -> Config:
     alone = config.partition.clients == 1 and images is not None
     values = {
         "smallest": SMALLEST_ALONE if alone else SMALLEST_CLUSTER,
-        "prototypes": MANY_PROTOTYPES if images is None else _prototypes(config, images),
+        "prototypes": FEW_PROTOTYPES if images is None else _prototypes(config, images),
     }
 
     def completed(options: Any) -> Any:

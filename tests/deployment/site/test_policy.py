@@ -94,7 +94,7 @@ def test_the_clustering_after_a_method_must_be_allowed_too():
     assert SitePolicy(methods=("fedema", "kmeans")).objection(after) == ""
 
 
-@pytest.mark.parametrize("stated", [{"smallest": 1}, {"prototypes": 10.0}])
+@pytest.mark.parametrize("stated", [{"smallest": 1}, {"prototypes": 20.0}])
 def test_the_hash_covers_the_options_of_statistics_that_the_server_completes(stated):
     recipes = [config.parse({"clusters": 3, "method": options}) for options in ({}, stated)]
     recipes.append(with_statistics(recipes[0], None))
