@@ -174,13 +174,11 @@ def test_clients_that_hold_the_same_images_are_grouped_as_without_ownership():
 
 
 @pytest.mark.parametrize(("hidden", "asked"), [(False, True), (True, False)])
-def test_ownership_is_asked_if_clients_differ_and_their_sum_is_not_hidden(monkeypatch, hidden, asked):
-    """If only sums are known, each update has the mean of all clients: all own the same."""
+def test_holders_count_if_clients_differ_and_their_sum_is_not_hidden(monkeypatch, hidden, asked):
+    """If only sums are known, each update has the mean of all clients: all hold the same."""
     asks = []
-    original = federated_spectral.ownership.by_ownership
-    monkeypatch.setattr(
-        federated_spectral.ownership, "by_ownership", lambda *given: asks.append(1) or original(*given)
-    )
+    original = federated_spectral.profiled_cut
+    monkeypatch.setattr(federated_spectral, "profiled_cut", lambda *given: asks.append(1) or original(*given))
     method, shards = FederatedSpectral(**ARCS), [_blobs([client], client) for client in range(3)]
     net, updates = _exchange(method, shards, clusters=3)
     if hidden:

@@ -1,8 +1,8 @@
 """Federated spectral clustering: several prototypes per cluster, merged by how often images share them.
 
 By default it is a consensus of several such clusterings, which differ in axes, prototypes and first centres.
-An image shares the prototypes of its nearest neighbours at its client, too (docs/decisions/0024), and clients
-decide by what they hold (docs/decisions/0029).
+An image shares the prototypes of its nearest neighbours at its client, too (docs/decisions/0024). If clients
+hold different images, prototypes of a cluster are those that the same clients hold (docs/decisions/0031).
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,11 +26,13 @@ from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.methods.neighbour_agreement import with_nearest
 from fedmcc.methods.prototype_sums import PrototypeSums
 from fedmcc.networks.prototypes import Member, Prototypes, rows_of
-from fedmcc.numerics import cluster_number, ownership
+from fedmcc.numerics import cluster_number
+from fedmcc.numerics.client_profiles import MIN_CONCENTRATION, concentration
 from fedmcc.numerics.consensus import consensus
 from fedmcc.numerics.matrices import from_upper_triangle, is_positive_semidefinite, upper_triangle
 from fedmcc.numerics.neighbours import mean_of_rows
 from fedmcc.numerics.normalized_cut import Affinity, Balance, Parts
+from fedmcc.numerics.profiled_cut import profiled_cut
 from fedmcc.numerics.state_dicts import State
 
 AXES_FACTORS = (1.0, 5 / 3)  # of the members, in turn, as multiples of `axes`
@@ -63,7 +65,7 @@ class FederatedSpectral(FederatedKMeans):
     temperature: float = 0.05  # of the soft assignments
     prototypes: float | None = None  # per cluster; None: 10 to 20, by the number of images
     neighbours: int = 10  # images of a client that share prototypes with an image; 0: none
-    ownership: bool = True  # a client's affinities count by its shares of the prototypes, if clients differ
+    ownership: bool = True  # clusters are also formed by which clients hold the prototypes, if clients differ
     balance: Balance = (
         "auto"  # weight of equal cluster sizes in the choice of a cut; auto: sizes from the data
     )
@@ -203,20 +205,19 @@ class Merging(Statistics):
     def grouped(
         self, updates: Sequence[Update], whole: Affinity, members: Sequence[int], clusters: int
     ) -> Parts:
-        """The cluster of each prototype: by ownership if clients hold different images."""
-
-        def affinities() -> Iterator[Affinity]:  # one at a time: those of many clients are large
-            for update, count in zip(updates, self.counts(updates), strict=True):
-                sent = update.extras["affinity"].double() * (count / update.samples)
-                yield from_upper_triangle(sent.clamp_min(0)).numpy()
-
+        """The cluster of each prototype; if clients hold different images, also by who holds it."""
         balance, images = self.method.balance, whole.sum() * len(members) / len(whole)
-        if self.method.ownership:
-            masses = np.stack([affinity.sum(axis=1) for affinity in affinities()])
-            if ownership.concentration(masses, images) >= ownership.MIN_CONCENTRATION:
-                owned = ownership.by_ownership(affinities(), masses)
-                return ownership.owned_consensus(owned, whole, members, clusters, balance)
+        if self.method.ownership and balance == "auto":
+            masses = np.stack([*self.masses(updates)], axis=1)
+            if concentration(masses, images) >= MIN_CONCENTRATION:
+                return profiled_cut(whole, masses, members, clusters)
         return consensus(whole, members, clusters, balance)
+
+    def masses(self, updates: Sequence[Update]) -> Iterator[Float64[np.ndarray, " prototypes"]]:
+        """The images that each client has at each prototype: the row sums of its affinities."""
+        for update, count in zip(updates, self.counts(updates), strict=True):  # one at a time: they are large
+            sent = update.extras["affinity"].double() * (count / update.samples)
+            yield from_upper_triangle(sent.clamp_min(0)).sum(dim=1).numpy()
 
 
 def sharpened(p: Float[Tensor, "n prototypes"], members: Sequence[Member]) -> Float[Tensor, "n prototypes"]:

@@ -50,7 +50,7 @@ class FedMCCPlus(MomentumContrast):
     prototype_rounds: int = 0  # that find prototypes by sums alone; 0: centroids, in one round
     prototype_temperature: float = 0.05  # of the soft assignments
     neighbours: int = 10  # images of a client that share prototypes with an image; 0: none
-    ownership: bool = True  # a client's affinities count by its shares of the prototypes, if clients differ
+    ownership: bool = True  # clusters are also formed by which clients hold the prototypes, if clients differ
     balance: Balance = "auto"  # weight of equal cluster sizes when prototypes are merged; auto: from the data
     members: int = 5  # clusterings in the consensus; 1: a single one
     choose: bool = False  # the number of clusters from the affinities; `clusters` is then the largest

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Int
 
+from fedmcc.numerics.client_profiles import PartProfiles
 from fedmcc.numerics.normalized_cut import (
     CANDIDATES,
     Affinity,
@@ -113,10 +114,17 @@ def _half(affinity: Affinity, nodes: Bool[np.ndarray, " n"], member: Parts) -> H
     return float(affinity[np.ix_(*halves)].sum() / max(min(volumes), np.finfo(float).tiny)), halves[0]
 
 
-def move_nodes(affinity: Affinity, assigned: Parts, parts: int, resolution: float = 1.0) -> Parts:
+def move_nodes(
+    affinity: Affinity,
+    assigned: Parts,
+    parts: int,
+    resolution: float = 1.0,
+    profiles: PartProfiles | None = None,
+) -> Parts:
     """Visit the nodes in turn and move each to the part that increases the modularity most.
 
-    It ends when no move increases it, or after many sweeps. No part loses its last node.
+    With the profiles of the parts, their information about the client is added to it. It ends when no move
+    increases the sum, or after many sweeps. No part loses its last node.
     """
     assigned, degrees, onto = assigned.copy(), affinity.sum(axis=1), np.eye(parts)[assigned]
     nodes, volumes, to_parts = onto.sum(axis=0), degrees @ onto, affinity @ onto
@@ -125,14 +133,19 @@ def move_nodes(affinity: Affinity, assigned: Parts, parts: int, resolution: floa
         if not moved:
             break
         moved = False
-        for node, old in enumerate(assigned):
+        for node, old in enumerate(assigned.tolist()):
             closer = to_parts[node] - to_parts[node, old] + affinity[node, node]
             expected = resolution * degrees[node] * (volumes - volumes[old] + degrees[node]) / total
-            gains = np.where(np.arange(parts) == old, 0, 2 * (closer - expected) / total)  # of modularity
+            gains = 2 * (closer - expected) / total  # of modularity
+            if profiles is not None:
+                gains += profiles.gains(node, old)
+            gains[old] = 0
             new = int(gains.argmax())
             if nodes[old] > 1 and gains[new] > MIN_GAIN:
                 assigned[node], moved = new, True
                 nodes[[old, new]] += (-1, 1)
                 volumes[[old, new]] += (-degrees[node], degrees[node])
                 to_parts[:, [old, new]] += affinity[:, [node]] * (-1, 1)
+                if profiles is not None:
+                    profiles.move(node, old, new)
     return assigned

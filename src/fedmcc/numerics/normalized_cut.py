@@ -35,7 +35,7 @@ def cut(affinity: Affinity, parts: int, balance: Balance = "auto", seed: int = 0
     return cheapest(affinity, candidate_cuts(affinity, parts, seed), parts, choice)
 
 
-def candidate_cuts(affinity: Affinity, parts: int, seed: int = 0) -> list[Parts]:
+def candidate_cuts(affinity: Affinity, parts: int, seed: int = 0, count: int = CANDIDATES) -> list[Parts]:
     """Cuts by k-means on the first eigenvectors of the normalised graph, with several first centres."""
     from scipy.linalg import eigh
 
@@ -46,7 +46,7 @@ def candidate_cuts(affinity: Affinity, parts: int, seed: int = 0) -> list[Parts]
     normalised = affinity / np.sqrt(np.outer(degrees, degrees))
     _, vectors = eigh(normalised, subset_by_index=(nodes - parts, nodes - 1))
     rows = kmeans.unit_rows(vectors.astype(np.float32))
-    return [model.labels_ for model in kmeans.fit_each(rows, parts, range(seed, seed + CANDIDATES))]
+    return [model.labels_ for model in kmeans.fit_each(rows, parts, range(seed, seed + count))]
 
 
 def cheapest(affinity: Affinity, cuts: Sequence[Parts], parts: int, choice: float | Modularity) -> Parts:
