@@ -45,11 +45,15 @@ def test_classes_that_the_same_clients_hold_are_found_by_their_edges(block_graph
     assert accuracy(blocks, profiled_cut(affinity, masses, [32], 4)) == 1.0
 
 
-def test_most_members_have_nodes_in_every_part():
-    """Otherwise a part wins no image: an image has the part that most members give it."""
-    affinity, masses, _ = _shapes()
-    found = profiled_cut(affinity, masses, [24] * 3, 10)
-    assert used(found, np.repeat(np.arange(3), 24), 10).all()
+def test_a_part_of_one_member_alone_is_replaced_by_half_of_another():
+    """It would win no image, since an image has the part that most members give it."""
+    affinity, masses, classes = _shapes()
+    stray = np.zeros((73, 73))
+    stray[0, 0], stray[1:, 1:] = 1.0, affinity
+    masses = np.pad(masses, ((1, 0), (0, 1)))
+    masses[0, 4] = 100  # at a node of the first member, which only a fifth client holds
+    found = profiled_cut(stray, masses, [25, 24, 24], 5)
+    assert used(found, np.repeat(np.arange(3), [25, 24, 24]), 5).all()
 
 
 def test_the_score_is_modularity_plus_the_share_of_information_kept():

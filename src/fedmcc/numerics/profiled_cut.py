@@ -3,8 +3,6 @@
 The score of a division is its modularity plus the share of the nodes' information about the client that the
 parts keep: if clients hold classes in different proportions, all groups of images that form one class are
 held in the same proportions.
-
-SciPy is imported inside the functions: a site starts a process for every message, and none needs it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -178,15 +176,12 @@ def _exchanges(
 
 def _halves(affinity: Affinity, nodes: Nodes) -> Halves | None:
     """Two halves of a part by the first eigenvector of its modularity matrix (Newman 2006)."""
-    from scipy.linalg import eigh
-
     if len(nodes) < 2:
         return None
     degrees = affinity[nodes].sum(axis=1)
     excess = affinity[np.ix_(nodes, nodes)] - np.outer(degrees, degrees)
     excess -= np.diag(excess.sum(axis=1))
-    _, vectors = eigh(excess, subset_by_index=(len(nodes) - 1, len(nodes) - 1))
-    first = vectors[:, 0] > 0
+    first = np.linalg.eigh(excess).eigenvectors[:, -1] > 0
     return None if first.all() or not first.any() else (nodes[first], nodes[~first])
 
 
