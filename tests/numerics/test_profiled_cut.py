@@ -47,7 +47,7 @@ def test_classes_that_the_same_clients_hold_are_found_by_their_edges(block_graph
 
 def test_a_part_of_one_member_alone_is_replaced_by_half_of_another():
     """It would win no image, since an image has the part that most members give it."""
-    affinity, masses, classes = _shapes()
+    affinity, masses, _ = _shapes()
     stray = np.zeros((73, 73))
     stray[0, 0], stray[1:, 1:] = 1.0, affinity
     masses = np.pad(masses, ((1, 0), (0, 1)))
