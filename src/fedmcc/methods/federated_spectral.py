@@ -5,6 +5,7 @@ An image shares the prototypes of its nearest neighbours at its client, too (doc
 hold different images, prototypes of a cluster are those that the same clients hold (docs/decisions/0031).
 """
 
+import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,8 @@ from fedmcc.numerics.neighbours import mean_of_rows
 from fedmcc.numerics.normalized_cut import Affinity, Balance, Parts
 from fedmcc.numerics.profiled_cut import profiled_cut
 from fedmcc.numerics.state_dicts import State
+
+log = logging.getLogger(__name__)
 
 AXES_FACTORS = (1.0, 5 / 3)  # of the members, in turn, as multiples of `axes`
 PROTOTYPES_FACTORS = (1.0, 1.0, 2.0, 2.0, 1.0)  # of the members, in turn, as multiples of `prototypes`
@@ -209,7 +212,10 @@ class Merging(Statistics):
         balance, images = self.method.balance, whole.sum() * len(members) / len(whole)
         if self.method.ownership and balance == "auto":
             masses = np.stack([*self.masses(updates)], axis=1)
-            if concentration(masses, images) >= MIN_CONCENTRATION:
+            if (found := concentration(masses, images)) >= MIN_CONCENTRATION:
+                log.info(
+                    "Clients hold different images (%.2f): clusters also depend on who holds them.", found
+                )
                 return profiled_cut(whole, masses, members, clusters)
         return consensus(whole, members, clusters, balance)
 
