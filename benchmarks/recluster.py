@@ -42,7 +42,7 @@ def main() -> None:
 
 def recluster(run: Run) -> dict[str, object]:
     """The scores of the head before and now, and the processor time."""
-    experiment, started = prepare(load(run.config_file, ["engine.name=embedded"])), time.process_time()
+    experiment, started = prepare(load(run.config_file)), time.process_time()
     trained = load_state(run.model_file)
     copy_into(
         experiment.net, {name: value for name, value in trained.items() if "cluster_projector" not in name}
