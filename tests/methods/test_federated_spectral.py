@@ -173,6 +173,23 @@ def test_clients_that_hold_the_same_images_are_grouped_as_without_ownership():
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
+def test_clients_whose_images_look_different_are_grouped_by_images_and_told(caplog):
+    """Each has both arcs, along another stretch of them: two stretches would make a cluster per client."""
+    draw, shards = np.random.default_rng(0), []
+    for client in range(3):
+        points = _arcs(np.repeat([0, 1], 150), client)
+        points[:, :2] = torch.from_numpy(_stretch(draw.uniform(client * 1.5, client * 1.5 + 1.5, 300)))
+        shards.append(points)
+    net, _ = _exchange(FederatedSpectral(**ARCS), shards)
+    assert "images of clients look different" in caplog.text
+    assigned = net.online.assign(net.online.encoder(torch.cat(shards))).argmax(dim=1).numpy()
+    assert accuracy(np.tile(np.repeat([0, 1], 150), 3), assigned) == 1.0
+
+
+def _stretch(angle):
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+
 @pytest.mark.parametrize(("hidden", "asked"), [(False, True), (True, False)])
 def test_holders_count_if_clients_differ_and_their_sum_is_not_hidden(monkeypatch, hidden, asked):
     """If only sums are known, each update has the mean of all clients: all hold the same."""

@@ -4,11 +4,24 @@ from itertools import product
 
 import numpy as np
 import pytest
+from scipy.stats import entropy
 
 from fedmcc.evaluation.clustering import accuracy
 from fedmcc.numerics.consensus import consensus, used
 from fedmcc.numerics.normalized_cut import Modularity, cost
-from fedmcc.numerics.profiled_cut import Exchange, Graph, _exchanges, improve, join, profiled_cut, score
+from fedmcc.numerics.profiled_cut import (
+    Exchange,
+    Graph,
+    Quality,
+    _exchanges,
+    classes_differ,
+    clients_look_different,
+    improve,
+    join,
+    profiled_cut,
+    quality,
+    score,
+)
 
 
 def _graph(nodes=24, clients=3, seed=0):
@@ -31,6 +44,51 @@ def test_groups_without_an_edge_are_one_class_if_clients_hold_them_in_equal_prop
     affinity, masses, classes = _shapes()
     assert accuracy(classes, profiled_cut(affinity, masses, [24] * 3, 4)) == 1.0
     assert accuracy(classes, consensus(affinity, [24] * 3, 4)) < 1.0
+
+
+def _scanners(members=3):
+    """Four classes at each of four clients, which has a prototype of each, since its images look alike."""
+    classes, clients = np.divmod(np.arange(16), 4)
+    same_class, same_client = classes[:, None] == classes, clients[:, None] == clients
+    graph = np.where(same_class, 1.0, np.where(same_client, 0.3, 0.02))
+    held = np.where(clients[:, None] == np.arange(4), 70.0, 2.0)
+    affinity = np.kron(np.ones((members, members)), graph)
+    return affinity, np.tile(held, (members, 1)), np.tile(classes, members)
+
+
+def _qualities(affinity, masses, members, parts):
+    graph = Graph.of(affinity, masses)
+    cuts = consensus(affinity, members, parts), profiled_cut(affinity, masses, members, parts)
+    return [quality(graph, cut, parts) for cut in cuts]
+
+
+def test_clients_whose_images_look_different_do_not_divide_the_classes():
+    affinity, masses, classes = _scanners()
+    assert accuracy(classes, profiled_cut(affinity, masses, [16] * 3, 4)) == 0.25  # one cluster per client
+    by_images, by_clients = _qualities(affinity, masses, [16] * 3, 4)
+    assert by_images.kept == pytest.approx(0.0, abs=1e-9)
+    assert clients_look_different(by_images)
+    assert not classes_differ(by_images, by_clients)
+
+
+def test_clients_that_prefer_classes_do_not_look_different():
+    affinity, masses, _ = _shapes()
+    by_images, by_clients = _qualities(affinity, masses, [24] * 3, 4)
+    assert not clients_look_different(by_images)
+    assert classes_differ(by_images, by_clients)
+
+
+@pytest.mark.parametrize(
+    ("by_images", "by_clients", "expected"),
+    [
+        (Quality(0.7, 0.5), Quality(0.6, 0.9), True),  # .4 of the information for .1 of modularity
+        (Quality(0.7, 0.5), Quality(0.5, 0.9), False),  # for .2: images connect what the cut divides
+        (Quality(0.7, 0.1), Quality(0.6, 0.9), False),  # clusters of images say nothing about the client
+        (Quality(0.6, 0.5), Quality(0.7, 0.6), True),  # the better one in both
+    ],
+)
+def test_information_is_worth_little_modularity_only(by_images, by_clients, expected):
+    assert classes_differ(by_images, by_clients) == expected
 
 
 def test_proportions_that_differ_by_chance_do_not_hide_the_classes():
@@ -56,13 +114,24 @@ def test_a_part_of_one_member_alone_is_replaced_by_half_of_another():
     assert used(found, np.repeat(np.arange(3), [25, 24, 24]), 5).all()
 
 
+def _information(table):
+    """I(row; column) = H(row) + H(column) - H(row, column)."""
+    return entropy(table.sum(axis=1)) + entropy(table.sum(axis=0)) - entropy(table.ravel())
+
+
+def _kept(masses, assigned):
+    parts = np.stack([masses[assigned == part].sum(axis=0) for part in np.unique(assigned)])
+    return _information(parts) / _information(masses)
+
+
 def test_the_score_is_modularity_plus_the_share_of_information_kept():
     graph, assigned = _graph(), np.arange(24) % 4
     alone = score(graph, np.arange(24), 24) + cost(graph.affinity, np.arange(24), 24, Modularity())
     assert alone == pytest.approx(1.0)
     assert score(graph, np.zeros(24, dtype=int), 1) == pytest.approx(0.0)
     modularity = -cost(graph.affinity, assigned, 4, Modularity())
-    assert modularity < score(graph, assigned, 4) < modularity + 1
+    assert quality(graph, assigned, 4) == pytest.approx((modularity, _kept(graph.profiles, assigned)))
+    assert score(graph, assigned, 4) == pytest.approx(sum(quality(graph, assigned, 4)))
 
 
 def test_parts_are_joined_by_the_largest_score():

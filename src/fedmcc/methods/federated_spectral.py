@@ -2,7 +2,7 @@
 
 By default it is a consensus of several such clusterings, which differ in axes, prototypes and first centres.
 An image shares the prototypes of its nearest neighbours at its client, too (docs/decisions/0024). If clients
-hold different images, prototypes of a cluster are those that the same clients hold (docs/decisions/0031).
+hold different classes, prototypes of a cluster are those that the same clients hold (docs/decisions/0031).
 """
 
 import logging
@@ -33,7 +33,13 @@ from fedmcc.numerics.consensus import consensus
 from fedmcc.numerics.matrices import from_upper_triangle, is_positive_semidefinite, upper_triangle
 from fedmcc.numerics.neighbours import mean_of_rows
 from fedmcc.numerics.normalized_cut import Affinity, Balance, Parts
-from fedmcc.numerics.profiled_cut import profiled_cut
+from fedmcc.numerics.profiled_cut import (
+    Graph,
+    classes_differ,
+    clients_look_different,
+    profiled_cut,
+    quality,
+)
 from fedmcc.numerics.state_dicts import State
 
 log = logging.getLogger(__name__)
@@ -48,6 +54,10 @@ EXPECTED_CLUSTERS = 10  # for which prototypes and axes are counted if the numbe
 CURVE = "cluster_number"  # the extras with the scores of each number of clusters
 MAX_PROTOTYPES_PER_CLUSTER = 10  # of all members together, for more clusters
 MAX_NEIGHBOURHOOD = 0.2  # of the images that a cluster has on average at a client that holds it
+LOOK_DIFFERENT = (
+    "The images of clients look different (%.2f of 1) in all clusters: check whether they are prepared alike "
+    "(device, contrast, noise, size), or use views that vary what differs. Who holds them is ignored."
+)
 BLOCK = 4_096  # images whose outer products are added up in double precision at a time
 MAX_IMAGES = 20_000  # of a client from which affinities are computed; of more, an even sample
 
@@ -208,16 +218,21 @@ class Merging(Statistics):
     def grouped(
         self, updates: Sequence[Update], whole: Affinity, members: Sequence[int], clusters: int
     ) -> Parts:
-        """The cluster of each prototype; if clients hold different images, also by who holds it."""
-        balance, images = self.method.balance, whole.sum() * len(members) / len(whole)
-        if self.method.ownership and balance == "auto":
-            masses = np.stack([*self.masses(updates)], axis=1)
-            if (found := concentration(masses, images)) >= MIN_CONCENTRATION:
-                log.info(
-                    "Clients hold different images (%.2f): clusters also depend on who holds them.", found
-                )
-                return profiled_cut(whole, masses, members, clusters)
-        return consensus(whole, members, clusters, balance)
+        """The cluster of each prototype; if clients hold different classes, also by who holds it."""
+        by_images = consensus(whole, members, clusters, self.method.balance)
+        if not self.method.ownership or self.method.balance != "auto":
+            return by_images
+        masses, images = np.stack([*self.masses(updates)], axis=1), whole.sum() * len(members) / len(whole)
+        if (found := concentration(masses, images)) < MIN_CONCENTRATION:
+            return by_images
+        by_clients, graph = profiled_cut(whole, masses, members, clusters), Graph.of(whole, masses)
+        before, after = (quality(graph, parts, clusters) for parts in (by_images, by_clients))
+        if classes_differ(before, after):
+            log.info("Clients hold different images (%.2f): clusters also depend on who holds them.", found)
+            return by_clients
+        if clients_look_different(before):
+            log.warning(LOOK_DIFFERENT, found)
+        return by_images
 
     def masses(self, updates: Sequence[Update]) -> Iterator[Float64[np.ndarray, " prototypes"]]:
         """The images that each client has at each prototype: the row sums of its affinities."""

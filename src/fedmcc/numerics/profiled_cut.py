@@ -1,8 +1,8 @@
-"""Cuts of a graph into parts whose nodes are connected and held by the same clients. docs/decisions/0031.
+"""Cuts of a graph into parts whose nodes are connected and held by the same clients.
 
 The score of a division is its modularity plus the share of the nodes' information about the client that the
 parts keep: if clients hold classes in different proportions, all groups of images that form one class are
-held in the same proportions.
+held in the same proportions. docs/decisions/0031; 0032 has when this is not so.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,6 +19,8 @@ FIRST_PARTS = (6, 12)  # per part, into which the graph is cut before parts are 
 FIRST_CUTS = 2  # of each, with other first centres
 MAX_EXCHANGES = 60  # in which a part is divided and others are joined
 MIN_GAIN = 1e-6  # of an exchange: smaller ones may be rounding
+MIN_KEPT = 0.25  # share of the information about the client that clusters of the images alone keep
+MIN_EXCHANGE_RATE = 3.75  # information that is kept in addition, per modularity that is lost for it
 
 Nodes = Int[np.ndarray, " _"]
 Halves = tuple[Nodes, Nodes]
@@ -64,12 +66,41 @@ def profiled_cut(
     return best if used(best, member, parts).all() else fill(affinity, best, member, parts)
 
 
-def score(graph: Graph, assigned: Parts, parts: int) -> float:
-    """Modularity plus the share of information about the client that parts keep: 0 for a single part."""
+class Quality(NamedTuple):
+    """Two shares that speak for a division: both are at most 1, and 0 for a single part."""
+
+    modularity: float  # edges within parts, beyond chance
+    kept: float  # information about the client
+
+
+def quality(graph: Graph, assigned: Parts, parts: int) -> Quality:
+    """The modularity of a division, and the share of information about the client that its parts keep."""
     totals = _Totals.of(graph, assigned, parts)
     modularity = np.trace(totals.edges) - np.square(totals.volumes).sum()
     kept = totals.information.sum() - information(graph.profiles.sum(axis=0))
-    return float(modularity + kept)
+    return Quality(float(modularity), float(kept))
+
+
+def score(graph: Graph, assigned: Parts, parts: int) -> float:
+    """The sum of modularity and information kept, which `profiled_cut` makes large."""
+    return sum(quality(graph, assigned, parts))
+
+
+def clients_look_different(by_images: Quality) -> bool:
+    """Whether clients differ in the look of their images, and hold all classes: each has all clusters.
+
+    Clusters that were cut from the affinities alone then say next to nothing about the client.
+    """
+    return by_images.kept < MIN_KEPT
+
+
+def classes_differ(by_images: Quality, by_clients: Quality) -> bool:
+    """Whether a profiled cut is to be preferred to one by the affinities alone.
+
+    It is not if clients differ in the look of their images, or if it divides what images connect.
+    """
+    gained, lost = by_clients.kept - by_images.kept, by_images.modularity - by_clients.modularity
+    return not clients_look_different(by_images) and gained >= MIN_EXCHANGE_RATE * lost
 
 
 def join(graph: Graph, assigned: Parts, parts: int) -> Parts:
