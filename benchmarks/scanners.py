@@ -31,6 +31,7 @@ from recluster import finish
 
 CLIENTS, CLASSES, SIZE = 5, 10, 28
 SETS = {"digits": 1_797, "mnist": 2_000, "kmnist": 4_000}  # images
+SOURCES: dict[str, dict[str, str]] = {"digits": {}, "mnist": {}, "kmnist": {"split": "test"}}
 LOOKS = {
     "same": "one device",
     "mild": "contrast, blur, noise, brightness",
@@ -126,8 +127,10 @@ def measure(cell: Cell, root: Path | None) -> dict[str, Any]:
 
 def build(cell: Cell, root: Path | None) -> Experiment:
     """The federation of a run."""
-    data = {"name": cell.images} | ({} if cell.images == "digits" else {"root": str(root)})
-    settings = config.parse({**SCHEDULE, "seed": cell.seed, "data": data})
+    table = {**SCHEDULE, "seed": cell.seed, "data": {"name": cell.images, **SOURCES[cell.images]}}
+    if root and cell.images != "digits":
+        table["data"]["root"] = str(root)
+    settings = config.parse(table)
     images, draw = settings.data.load().take(slice(SETS[cell.images])), np.random.default_rng(cell.seed)
     groups = divided(images.labels, cell.partition, draw)
     seen = scanned(pixels(images), groups, devices(cell.look, draw))
