@@ -10,6 +10,7 @@ from torch import nn
 from fedmcc.errors import InputError
 from fedmcc.evaluation.clustering import accuracy
 from fedmcc.messages import Update
+from fedmcc.methods.centroids import local_centroids
 from fedmcc.methods.federated_kmeans import FederatedKMeans
 from fedmcc.networks.momentum import Branch, MomentumPair, Network
 from fedmcc.numerics.state_dicts import select
@@ -148,6 +149,19 @@ def test_by_default_no_centroid_is_the_features_of_an_image(options, revealed):
     _, updates = _exchange([labels], axes=0.0, **options)
     assert bool((_distance_to_an_image(updates, labels) < 1e-6).any()) == revealed
     assert (int(updates[0].extras["sizes"].min()) < 10) == revealed
+
+
+def test_copies_of_an_image_do_not_make_a_centroid():
+    images = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    centres, sizes = local_centroids(np.tile(images, (10, 1)), 20, seed=0, smallest=10)  # ten times each
+    assert np.linalg.norm(centres[:, None] - images, axis=2).min() > 1e-3
+    assert sizes.sum() == 200
+    assert sizes.min() >= 100  # ten different images
+
+
+def test_too_few_centroids_for_the_clusters_are_reported(caplog):
+    _exchange([np.arange(12), np.arange(12)], clusters=5, axes=0.0)
+    assert "sent 2 centroids for 5 clusters" in caplog.text
 
 
 def test_the_head_stores_the_shares_of_all_clusters():

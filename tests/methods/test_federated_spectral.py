@@ -107,13 +107,31 @@ def test_neighbourhoods_are_a_fifth_of_a_cluster_at_most(images, used, expected)
     assert merging.neighbourhood(p, clusters=5) == expected
 
 
-def test_affinities_of_many_images_are_those_of_an_even_sample(monkeypatch):
-    method, points = FederatedSpectral(members=1, **ARCS), SHARDS[0][1]
+def test_affinities_of_many_images_are_those_of_a_sample_of_all_kinds_even_if_files_alternate(monkeypatch):
+    labels = np.arange(600) % 2
+    points = _arcs(labels, 0)
+    net, _ = _exchange(FederatedSpectral(prototypes=20.0, **ARCS), [points])
+    monkeypatch.setattr(federated_spectral, "MAX_IMAGES", 300)
+    sampled, _ = _exchange(FederatedSpectral(prototypes=20.0, **ARCS), [points])
+    for each in (net, sampled):
+        assert each.online.cluster_projector.marginal.numpy() == pytest.approx(0.5, abs=0.1)
+    assigned = sampled.online.assign(sampled.online.encoder(points)).argmax(dim=1).numpy()
+    assert accuracy(labels, assigned) > 0.98
+
+
+def test_a_sample_has_as_many_images_as_it_may_have():
+    for count in (19_999, 20_000, 20_001, 60_000):
+        rows = torch.arange(count)[federated_spectral.sampled_rows(count)]
+        assert len(rows.unique()) == len(rows) == min(count, 20_000)
+    assert len(rows[rows % 2 == 0]) == pytest.approx(10_000, abs=300)  # four standard deviations of a draw
+
+
+def test_an_image_that_is_stored_three_times_counts_three_times_and_is_not_its_own_neighbour():
+    method, points = FederatedSpectral(members=2, neighbours=3, **ARCS), SHARDS[0][1]
     net, _ = _exchange(method, [points])
-    monkeypatch.setattr(federated_spectral, "MAX_IMAGES", 100)
-    sampled = method.stages()[-1].extras(net, [points])["affinity"]
-    expected = method.stages()[-1].extras(net, [points[::3]])["affinity"] * 3
-    torch.testing.assert_close(sampled, expected)
+    once = method.stages()[-1].extras(net, [points])["affinity"]
+    copied = method.stages()[-1].extras(net, [points.repeat(3, 1)])["affinity"]
+    torch.testing.assert_close(copied, 3 * once)
 
 
 @pytest.mark.parametrize(("clusters", "most"), [(10, 1_400), (100, 1_400), (200, 2_000)])

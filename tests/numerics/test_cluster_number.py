@@ -39,3 +39,9 @@ def test_the_number_of_separate_groups_is_the_most_stable(groups):
 def test_the_ranking_is_by_score_and_of_equal_ones_the_fewest_clusters_come_first():
     found = np.array([[2, 0.5, 0.9, 0.1], [3, 0.9, 0.8, 0.0], [4, 0.5, 0.7, 0.2]])
     assert ranked(found) == [3, 2, 4]
+
+
+def test_a_prototype_without_images_does_not_stop_the_choice():
+    soft = np.zeros((60, 12))
+    soft[np.arange(60), np.arange(60) % 3] = soft[np.arange(60), 6 + np.arange(60) % 3] = 0.5
+    assert np.isfinite(curve(soft.T @ soft, [6, 6], 4)).all()

@@ -99,3 +99,24 @@ def test_more_centres_than_one_fit_allows_are_found_within_parts(monkeypatch):
 )
 def test_a_number_is_divided_in_proportion_to_sizes(count, sizes, shares):
     assert kmeans.allot(count, np.array(sizes)) == shares
+
+
+def test_copies_count_in_sizes_and_means_but_not_in_the_minimum():
+    copies = np.where(np.arange(len(ROWS)) < 70, 1, 50)  # two rows, fifty times each
+    model = kmeans.fit(ROWS, 3, 0, copies.astype(float))
+    centres, sizes = kmeans.merge_small_clusters(ROWS, model, 10, copies)
+    assert sorted(sizes.tolist()) == [40, 130]
+    np.testing.assert_allclose(sizes @ centres, copies @ ROWS)
+
+
+def test_distinct_rows_are_the_first_of_their_kind_with_their_numbers():
+    rows = np.array([[1, 2], [3, 4], [1, 2], [5, 6], [3, 4], [1, 2]], dtype=np.float32)
+    first, copies = kmeans.distinct_rows(rows)
+    assert (first.tolist(), copies.tolist()) == ([0, 1, 3], [3, 2, 1])
+
+
+def test_more_centres_than_fit_at_once_of_equal_rows_end():
+    rows = np.ones((600, 3), dtype=np.float32)
+    found = kmeans.fit_weighted(rows, 571, 0, np.ones(600, dtype=np.float32))
+    assert found.centres.shape == (571, 3)
+    assert (found.centres == 1).all()

@@ -54,9 +54,13 @@ def encode(net: Network, batches: Iterable[Tensor]) -> Iterator[Tensor]:
 def local_centroids(
     points: Float[np.ndarray, "n d"], count: int, seed: int, smallest: int, restarts: int = LOCAL_RESTARTS
 ) -> Centroids:
-    """The centroids that a client sends, and the number of images of each, at least `smallest`."""
-    model = kmeans.fit(points, count, seed, restarts=restarts)
-    return kmeans.merge_small_clusters(points, model, smallest)
+    """The centroids that a client sends, and the number of images of each, at least `smallest`.
+
+    Copies of an image count as one, or a centroid could be a single image that is stored several times.
+    """
+    first, copies = kmeans.distinct_rows(points)
+    model = kmeans.fit(points[first], min(count, len(first)), seed, copies.astype(points.dtype), restarts)
+    return kmeans.merge_small_clusters(points[first], model, smallest, copies)
 
 
 def names(number: int = 0) -> tuple[str, str]:

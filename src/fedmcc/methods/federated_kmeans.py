@@ -1,5 +1,6 @@
 """Federated k-means on frozen features: two rounds that exchange small statistics, without gradients."""
 
+import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -35,9 +36,15 @@ from fedmcc.numerics import kmeans
 from fedmcc.numerics.matrices import is_positive_semidefinite
 from fedmcc.numerics.state_dicts import State
 
+log = logging.getLogger(__name__)
+
 MIN_RELATIVE_VARIANCE = 1e-6  # of the largest variance, so that whitening does not amplify a constant axis
 MIN_VARIANCE = 1e-12  # so that whitening constant features gives finite numbers
 MAX_WHOLE_MOMENT = 512  # features; of more, clients send the largest principal axes of the second moment
+FEW_CENTROIDS = (
+    "All clients together have sent %d centroids for %d clusters: some clusters stay empty. Give them more "
+    "images, or let centroids represent fewer images (the option smallest; docs/privacy.md has the cost)."
+)
 SENT_AXES = 2  # principal axes that a client then sends, per whitened axis
 
 
@@ -240,6 +247,8 @@ class Centroids(Statistics):
         groups, vectors = model[f"{HEAD}.groups"], torch.zeros_like(model[VECTORS])
         members = self.method.members_of(model)
         shares = torch.zeros(len(vectors), dtype=torch.float64)
+        if (found := sum(len(update.extras["sizes"]) for update in updates)) < groups.shape[1]:
+            log.warning(FEW_CENTROIDS, found, groups.shape[1])
         for number, (own, member) in enumerate(zip(rows_of(members), members, strict=True)):
             rows, sizes = gathered(updates, self.counts(updates), number)
             count, restarts = min(member.count, len(rows)), max(1, kmeans.RESTARTS // len(members))

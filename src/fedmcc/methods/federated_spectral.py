@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -30,6 +30,7 @@ from fedmcc.networks.prototypes import Member, Prototypes, rows_of
 from fedmcc.numerics import cluster_number
 from fedmcc.numerics.client_profiles import MIN_CONCENTRATION, concentration
 from fedmcc.numerics.consensus import consensus
+from fedmcc.numerics.kmeans import distinct_rows
 from fedmcc.numerics.matrices import from_upper_triangle, is_positive_semidefinite, upper_triangle
 from fedmcc.numerics.neighbours import mean_of_rows
 from fedmcc.numerics.normalized_cut import Affinity, Balance, Parts
@@ -59,7 +60,7 @@ LOOK_DIFFERENT = (
     "(device, contrast, noise, size), or use views that vary what differs. Who holds them is ignored."
 )
 BLOCK = 4_096  # images whose outer products are added up in double precision at a time
-MAX_IMAGES = 20_000  # of a client from which affinities are computed; of more, an even sample
+MAX_IMAGES = 20_000  # of a client from which affinities are computed; of more, a random sample
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,16 @@ class FederatedSpectral(FederatedKMeans):
         return (*before, unfinished, Merging(method=self))
 
 
+def sampled_rows(count: int) -> slice | Int64[Tensor, " n"]:
+    """The rows of a client from which affinities are computed: all, or MAX_IMAGES drawn at random.
+
+    Files often alternate, such as left and right: every other one would be of one kind.
+    """
+    if count <= MAX_IMAGES:
+        return slice(None)
+    return torch.randperm(count, generator=torch.Generator().manual_seed(0))[:MAX_IMAGES].sort().values
+
+
 def prototypes_for(images: int, clusters: int) -> float:
     """Prototypes per cluster for this number of images in total; docs/decisions/0030 has what they gain."""
     return min(MANY_PROTOTYPES, max(FEW_PROTOTYPES, images / (IMAGES_PER_PROTOTYPE * clusters)))
@@ -160,15 +171,17 @@ class Merging(Statistics):
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
         """The sum over images of p pᵀ, where p is the soft assignment to the prototypes of all members."""
         head, features = net.online.cluster_projector, torch.cat([*encode(net, batches)])
-        images = len(features)
-        features = features[:: -(-images // MAX_IMAGES)]
+        features, images = features[sampled_rows(len(features))], len(features)
+        first, copies = map(torch.from_numpy, distinct_rows(features.cpu().numpy()))
+        features = features[first]  # without copies: they would be the nearest neighbours of an image
         p = head.assign_to_prototypes(features)
         if self.method.neighbours:
             p = sharpened(p, head.members)
             table = with_nearest(F.normalize(features, dim=1), self.neighbourhood(p, head.groups.shape[1]))
             p = mean_of_rows(p, table)
-        affinity = sum((rows.T @ rows for rows in p.cpu().double().split(BLOCK)), torch.zeros(()))
-        return {"affinity": upper_triangle(affinity * images / len(p)).float()}
+        blocks = zip(p.cpu().double().split(BLOCK), copies.split(BLOCK), strict=True)
+        affinity = sum((rows.T @ (rows * count[:, None]) for rows, count in blocks), torch.zeros(()))
+        return {"affinity": upper_triangle(affinity * images / int(copies.sum())).float()}
 
     def neighbourhood(self, p: Float[Tensor, "n prototypes"], clusters: int) -> int:
         """The number of neighbours of an image, so few that they are mostly of its cluster.

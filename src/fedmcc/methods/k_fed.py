@@ -79,9 +79,11 @@ class OneShot(Statistics):
         """Centres of this client's features, and the number of images of each."""
         head = net.online.cluster_projector
         points = torch.cat([head.points(features).cpu() for features in encode(net, batches)]).numpy()
-        count = min(self._most(head.vectors.weight), len(points))
-        model = kmeans.fit_from(points, seeds(points, count, self.seed))
-        return sent(kmeans.merge_small_clusters(points, model, self.smallest))
+        first, copies = kmeans.distinct_rows(points)  # copies of an image count as one
+        points, count = points[first], min(self._most(head.vectors.weight), len(first))
+        centres = seeds(points, count, self.seed)
+        model = kmeans.fit_from(points, centres, copies.astype(points.dtype))
+        return sent(kmeans.merge_small_clusters(points, model, self.smallest, copies))
 
     def extras_error(self, update: Update) -> str:
         """Check number, sizes and lengths of the centres."""

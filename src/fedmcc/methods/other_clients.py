@@ -18,8 +18,8 @@ def mean_over_images(stage: Stage, updates: Sequence[Update], key: str) -> State
     values = torch.stack([update.extras[key] for update in updates])
     mean = torch.einsum("k,k...->...", weights / weights.sum(), values.double()).to(values.dtype)
     extras = {key: mean, IMAGES: weights.sum().long()}
-    if stage.equal_clients:
-        extras[EQUAL] = weights[0].long()
+    if stage.equal_clients:  # only shares matter: the clients' numbers of images stay with the server
+        extras |= {IMAGES: torch.tensor(len(updates)), EQUAL: torch.tensor(1)}
     elif weights.max() < max(update.samples for update in updates):
         extras[LIMIT] = weights.max().long()  # a client with more images counts as one with this number
     return extras

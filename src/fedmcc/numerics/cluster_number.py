@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int
 
 from fedmcc.numerics import kmeans
-from fedmcc.numerics.normalized_cut import Affinity
+from fedmcc.numerics.normalized_cut import Affinity, degrees_of
 
 Curve = Float64[np.ndarray, "points 4"]
 Rows = Float32[np.ndarray, "_ d"]
@@ -65,7 +65,7 @@ class _Member:
     def __init__(self, affinity: Affinity, nodes: Int[np.ndarray, " m"], most: int, seed: int) -> None:
         self.nodes, self.seed = nodes, seed
         own = affinity[np.ix_(nodes, nodes)]
-        degrees = own.sum(axis=1).clip(np.finfo(float).tiny)
+        degrees = degrees_of(own)
         _, vectors = np.linalg.eigh(own / np.sqrt(np.outer(degrees, degrees)))
         self.vectors = vectors[:, ::-1][:, :most].astype(np.float32)
 

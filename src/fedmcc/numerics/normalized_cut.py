@@ -42,7 +42,7 @@ def candidate_cuts(affinity: Affinity, parts: int, seed: int = 0, count: int = C
     nodes = len(affinity)
     if parts >= nodes:
         return [np.arange(nodes)]
-    degrees = _degrees(affinity)
+    degrees = degrees_of(affinity)
     normalised = affinity / np.sqrt(np.outer(degrees, degrees))
     _, vectors = eigh(normalised, subset_by_index=(nodes - parts, nodes - 1))
     rows = kmeans.unit_rows(vectors.astype(np.float32))
@@ -63,7 +63,7 @@ def cost(affinity: Affinity, assigned: Parts, parts: int, choice: float | Modula
     """
     from scipy.special import entr
 
-    volumes = np.bincount(assigned, _degrees(affinity), parts)
+    volumes = np.bincount(assigned, degrees_of(affinity), parts)
     to_own_part = np.where(assigned[:, None] == assigned, affinity, 0).sum(axis=1)
     inside, sizes = np.bincount(assigned, to_own_part, parts), volumes / volumes.sum()
     if isinstance(choice, Modularity):
@@ -72,6 +72,7 @@ def cost(affinity: Affinity, assigned: Parts, parts: int, choice: float | Modula
     return float(leaving.mean() - choice * entr(sizes).sum())
 
 
-def _degrees(affinity: Affinity) -> Float64[np.ndarray, " n"]:
+def degrees_of(affinity: Affinity) -> Float64[np.ndarray, " n"]:
+    """The sum of each row; isolated nodes have a small one, so that it can be divided by."""
     degrees: np.ndarray = affinity.sum(axis=1)
     return degrees.clip(1e-12 * max(float(degrees.max()), 1e-100))  # the product of two must not be 0
