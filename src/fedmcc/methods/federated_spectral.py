@@ -179,9 +179,8 @@ class Merging(Statistics):
             p = sharpened(p, head.members)
             table = with_nearest(F.normalize(features, dim=1), self.neighbourhood(p, head.groups.shape[1]))
             p = mean_of_rows(p, table)
-        blocks = zip(p.cpu().double().split(BLOCK), copies.split(BLOCK), strict=True)
-        affinity = sum((rows.T @ (rows * count[:, None]) for rows, count in blocks), torch.zeros(()))
-        return {"affinity": upper_triangle(affinity * images / int(copies.sum())).float()}
+        affinity = sum_of_outer_products(p, copies) * images / int(copies.sum())
+        return {"affinity": upper_triangle(affinity).float()}
 
     def neighbourhood(self, p: Float[Tensor, "n prototypes"], clusters: int) -> int:
         """The number of neighbours of an image, so few that they are mostly of its cluster.
@@ -252,6 +251,17 @@ class Merging(Statistics):
         for update, count in zip(updates, self.counts(updates), strict=True):  # one at a time: they are large
             sent = update.extras["affinity"].double() * (count / update.samples)
             yield from_upper_triangle(sent.clamp_min(0)).sum(dim=1).numpy()
+
+
+def sum_of_outer_products(
+    p: Float[Tensor, "n prototypes"], copies: Int64[Tensor, " n"]
+) -> Float64[Tensor, "prototypes prototypes"]:
+    """The sum over rows of p pᵀ in double precision, where each row counts as often as it has copies."""
+    total = torch.zeros((), dtype=torch.float64)
+    for start in range(0, len(p), BLOCK):
+        rows, count = p[start : start + BLOCK].cpu().double(), copies[start : start + BLOCK]
+        total = total + rows.T @ (rows * count[:, None])
+    return total
 
 
 def sharpened(p: Float[Tensor, "n prototypes"], members: Sequence[Member]) -> Float[Tensor, "n prototypes"]:

@@ -109,7 +109,7 @@ def check(config: Config) -> None:
     if (
         config.privacy.clip is not None
         and not config.privacy.noise
-        and getattr(config.method, "calibrate", 0)
+        and getattr(config.method, "calibrate", False)
     ):
         log.warning(
             "privacy.clip also limits the running statistics that clients measure in the stage calibration: "
