@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+MAX_TYPO = 2  # letters more or less than in a name that is suggested: `noniid` does not mean `iid`
+
 
 class InputError(Exception):
     """The user's input is wrong; the command line prints the message and exits with code 2.
@@ -25,6 +27,7 @@ class InvalidArrayError(InputError, ValueError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """Build an error that suggests a similar name, or lists all known names if none is similar."""
     known = sorted(known)
-    close = get_close_matches(name, known, n=1)
-    hint = f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(known)}."
+    close = get_close_matches(name, [each for each in known if abs(len(each) - len(name)) <= MAX_TYPO], n=1)
+    listed = f"Known: {', '.join(known)}." if known else "There are none here: leave it out."
+    hint = f"Did you mean '{close[0]}'?" if close else listed
     return InputError(f"Unknown {kind} '{name}'. {hint}")

@@ -22,6 +22,11 @@ app = typer.Typer(
     rich_markup_mode=None,  # help with boxes takes three times as long
 )
 
+OUT_OF_MEMORY = (
+    "There is not enough memory: lower views.size, the sizes of the network or training.batch_size, or set "
+    'training.chunk to "auto".'
+)
+
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Change an option, such as method.momentum=0.996.")
 ]
@@ -60,11 +65,21 @@ def command(function: Callable[..., None], group: typer.Typer = app) -> Callable
         except OSError as error:
             # Errors of Flower's programs (FlowerError) have no errno.
             stop(f"Operating system error: {error}." if error.errno is not None else f"{error}.", 1)
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            stop(OUT_OF_MEMORY, 1)
         except KeyboardInterrupt:
             stop("Interrupted.", 130)
 
     group.command()(with_errors)
     return with_errors
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether memory is missing: PyTorch raises RuntimeError, with a text that depends on the device."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text
 
 
 def main() -> None:

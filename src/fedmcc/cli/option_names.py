@@ -26,23 +26,31 @@ def check_names(table: Mapping[str, Any], settings: Iterable[str]) -> None:
             raise InputError(f"'{setting}' is not a setting: write it as section.key=value.")
         section, _, option = (part.strip() for part in key.partition("."))
         if section not in {*_fields("General"), *_sections()}:
-            raise unknown("key", section, {*_fields("General"), *_sections()})
+            raise _unknown_section(section, table, names)
         if option and section in _sections():
-            given = table.get(section)
-            name = names.get(f"{section}.name", given.get("name") if isinstance(given, Mapping) else None)
-            _check_option(section, option.partition(".")[0], name)
+            known, option = _options(section, table, names), option.partition(".")[0]
+            if known and option not in {*known, "name", "preset"}:
+                raise unknown(f"key in [{section}]", option, known)
 
 
-def _check_option(section: str, option: str, name: object) -> None:
-    kind = _sections()[section]
-    if section in _choices():
-        registry, default = _choices()[section]
-        if name is not None and name not in registry:
-            raise unknown({"data": "data set"}.get(section, section), str(name), registry)
-        kind = registry[str(name or default)]
-    known = _fields(kind)
-    if known and option not in {*known, "name", "preset"}:
-        raise unknown(f"key in [{section}]", option, known)
+def _unknown_section(key: str, table: Mapping[str, Any], names: Mapping[str, str]) -> InputError:
+    """An error that names the sections with an option of this name, or a similar section."""
+    places = [section for section in _sections() if key in _options(section, table, names)]
+    if places:
+        meant = " or ".join(f"'{section}.{key}'" for section in places)
+        return InputError(f"Unknown key '{key}'. Did you mean {meant}?")
+    return unknown("key", key, {*_fields("General"), *_sections()})
+
+
+def _options(section: str, table: Mapping[str, Any], names: Mapping[str, str]) -> tuple[str, ...]:
+    """The options of a section, which depend on the entry of a registry that is chosen in it."""
+    if section not in _choices():
+        return _fields(_sections()[section])
+    given, (registry, default) = table.get(section), _choices()[section]
+    name = names.get(f"{section}.name", given.get("name") if isinstance(given, Mapping) else None)
+    if name is not None and name not in registry:
+        raise unknown({"data": "data set"}.get(section, section), str(name), registry)
+    return _fields(registry[str(name or default)])
 
 
 @cache

@@ -42,6 +42,8 @@ class Arrays(Source):
         if self.root is None:
             raise InputError("The data set 'arrays' needs data.root: set it to an .npz or .npy file.")
         path = self.root.expanduser()
+        if not path.exists():
+            raise InputError(f"{path} does not exist: set data.root to an .npz or .npy file.")
         if not path.is_file() or path.suffix not in (".npz", ".npy"):
             raise InputError(f"{path} is not an .npz or .npy file: set data.root to one.")
         return path

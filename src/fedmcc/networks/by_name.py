@@ -3,10 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+from fedmcc.errors import InputError
+
 
 def encoder_section(name: str) -> dict[str, Any]:
     """The section [encoder] of a configuration for an encoder of this name or at this path."""
     path = Path(name)
-    if path.is_file() and path.suffix == ".onnx":
+    is_onnx = path.suffix.lower() == ".onnx"
+    if is_onnx and not path.is_file():
+        raise InputError(f"There is no file {path}: give the path of an ONNX file.")
+    if is_onnx:
         return {"name": "onnx", "path": str(path)}
     return {"name": "huggingface", "path": str(path)} if path.is_dir() else {"name": name}
