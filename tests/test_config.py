@@ -34,6 +34,10 @@ def test_an_unknown_name_gets_a_suggestion(table, sentence):
     assert _refused(table) == sentence
 
 
+def test_a_number_of_clusters_that_is_a_word_names_the_only_word_allowed():
+    assert _refused({"clusters": "auto1"}) == "clusters is 'auto1': give a number, or auto."
+
+
 def test_a_key_of_another_method_is_unknown():
     assert "Unknown key in [method] 'momentum'" in _refused({"method": {"name": "cc", "momentum": 0.9}})
 

@@ -53,3 +53,27 @@ def test_names_of_the_recipe_and_of_the_settings_decide_the_keys():
     check_names({"data": {"name": "folder"}}, ["data.name=synthetic", "data.samples=3"])
     with pytest.raises(InputError, match="key in \\[data\\]"):
         check_names({"data": {"name": "folder"}}, ["data.samples=3"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "meant"),
+    [
+        ("rotation=45", "'views.rotation'"),
+        ("batch_size=8", "'training.batch_size'"),
+        ("hidden=3", "'method.hidden'"),
+    ],
+)
+def test_an_option_without_its_section_is_suggested_with_it(setting, meant):
+    with pytest.raises(InputError, match=f"Did you mean {meant}"):
+        check_names({"method": {"name": "mcc"}}, [setting])
+
+
+@pytest.mark.parametrize("setting", ["partition.name=noniid", "method.name=xyz"])
+def test_no_name_is_suggested_that_is_hardly_similar(setting):
+    with pytest.raises(InputError, match="Known: "):
+        config.parse(config.apply_settings({}, [setting]))
+
+
+def test_a_section_without_options_says_so():
+    with pytest.raises(InputError, match="There are none here: leave it out"):
+        config.parse({"clustering": {"name": "none", "balance": 0}})

@@ -80,8 +80,11 @@ def test_no_readable_image_is_an_input_error_that_leaves_no_cache(tmp_path, cach
     with pytest.raises(InputError, match=r"images is empty"):
         Folder(root=tmp_path / "images").load()
     (tmp_path / "images" / "notes.txt").write_text("no image")
+    with pytest.raises(InputError, match=r"notes\.txt is not a readable image \(not an image\)"):
+        Folder(root=tmp_path / "images").load()
+    (tmp_path / "images" / "more.txt").write_text("no image")
     with pytest.raises(
-        InputError, match=r"No readable image in .*images, 1 file skipped \(notes\.txt: not an image\)"
+        InputError, match=r"No readable image in .*images, 2 files skipped \(more\.txt: not an"
     ):
         Folder(root=tmp_path / "images").load()
     assert list((cache / "decoded").iterdir()) == []

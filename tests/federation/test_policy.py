@@ -274,6 +274,16 @@ def test_clients_compute_in_single_precision_and_answer_in_half():
     assert {value.dtype for value in sent[0].weights.values()} == {torch.float16, torch.int64}
 
 
+def test_a_run_whose_first_round_fails_does_not_offer_to_resume(tmp_path, monkeypatch):
+    table = {"encoder": {"width": 4}, "method": {"name": "mcc", "rounds": 2}, "partition": {"clients": 3}}
+    settings = {"seed": 1, "threads": 1, "device": "cpu", "training": {"batch_size": 8}}
+    experiment = assemble(parse(table | settings), load_dataset("digits", limit=60))
+    monkeypatch.setattr(experiment.engine, "run", lambda stage, tasks: iter(()))
+    with pytest.raises(RoundFailedError, match="Round 1") as failed:
+        list(steps(experiment, start_run(experiment, tmp_path / "run")))
+    assert "resume" not in str(failed.value)
+
+
 def test_a_run_whose_round_fails_keeps_the_rounds_before_and_names_the_command_to_resume(
     tmp_path, monkeypatch
 ):

@@ -111,7 +111,7 @@ def test_a_path_without_images_is_refused(run, tmp_path):
     for path, sentence in (
         ("absent", "There is no image or folder at"),
         ("empty", "is empty"),
-        ("text.png", "No readable image"),
+        ("text.png", "text.png is not a readable image"),
     ):
         with pytest.raises(InputError, match=sentence):
             predict(run, tmp_path / path)

@@ -192,6 +192,8 @@ def parse(table: Mapping[str, Any]) -> Config:
     data = _data(table, encoder)
     method = cast(Method, _choose("method", table, FROZEN_METHOD if is_frozen(encoder) else None))
     automatic = table.get("clusters") == AUTO
+    if isinstance(table.get("clusters"), str) and not automatic:
+        raise InputError(f"clusters is {table['clusters']!r}: give a number, or {AUTO}.")
     default = (AUTO_CLUSTERING if automatic else FROZEN_CLUSTERING) if _lacks_head(encoder, method) else None
     clustering = cast(Clustering, _choose("clustering", table, default))
     if automatic:

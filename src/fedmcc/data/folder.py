@@ -39,7 +39,8 @@ class Folder(ImageFiles):
     def _owners(self, root: Path, names: Names) -> tuple[tuple[int, ...], Names]:
         if loose := _loose(names, 0):
             raise InputError(
-                f"{root / loose[0]} is not in an owner's folder: move it, or set data.groups to false."
+                f"{root / loose[0]} is not in an owner's folder: move it, or do not take owners from folders "
+                "(data.groups)."
             )
         owners = _folders(names, 0)
         return _numbered(names, owners, 0), owners
@@ -49,7 +50,8 @@ class Folder(ImageFiles):
         loose, folders = _loose(names, depth), _folders(names, depth)
         if self.labels is True and loose:
             raise InputError(
-                f"{root / loose[0]} is not in a class folder: move it, or set data.labels to false."
+                f"{root / loose[0]} is not in a class folder: move it, or do not take labels from folders "
+                "(data.labels)."
             )
         labelled = self.labels is True or (self.labels == "auto" and not loose and len(folders) > 1)
         return folders if labelled else ()

@@ -110,10 +110,15 @@ def _decode_all(listing: Listing, shape: HeightWidth, channels: Literal["auto", 
 
 def nothing_readable(listing: Listing, skipped: Mapping[str, str]) -> InputError:
     """The error for a folder of which every file was skipped."""
+    if len(listing.names) == 1:
+        ((name, why),) = skipped.items()
+        return InputError(
+            f"{listing.root / name} is not a readable image ({why}): give images, or a folder of them."
+        )
     named = "; ".join(f"{name}: {why}" for name, why in list(skipped.items())[:3])
-    files = "1 file" if len(skipped) == 1 else f"{len(skipped)} files"
     return InputError(
-        f"No readable image in {listing.root}, {files} skipped ({named}): give a folder with images."
+        f"No readable image in {listing.root}, {len(skipped)} files skipped ({named}): "
+        "give a folder with images."
     )
 
 

@@ -154,6 +154,8 @@ def _rounds(
     try:
         yield from rounds(stage, progress, experiment.engine, experiment.clients, policy)
     except RoundFailedError as error:
+        if not any(run.committed_rows()):
+            raise
         raise RoundFailedError(
             f"{error} Earlier rounds are saved; resume with: fedmcc resume {quote(str(run.path))}"
         ) from None
