@@ -7,7 +7,8 @@ import pytest
 from fedmcc import config
 from fedmcc.deployment.flower.programs import CommandLine, FlowerError
 from fedmcc.deployment.server.launch import RunningServer
-from fedmcc.deployment.server.submit import choose_config, choose_run, follow, plan
+from fedmcc.deployment.server.request import JoinPolicy, RunRequest
+from fedmcc.deployment.server.submit import check_request, choose_config, choose_run, follow, plan
 from fedmcc.deployment.setup.certificates import certify_server, load_authority
 from fedmcc.deployment.setup.layout import OperatorFolder
 from fedmcc.errors import InputError
@@ -43,6 +44,34 @@ def test_an_unfinished_run_is_resumed_and_a_finished_one_is_not(operator: Operat
     assert choose_run(operator, recipe, None).path.name == "recipe-002"
     assert choose_run(operator, Path("other.toml"), None).path.name == "other-001"
     assert choose_run(operator, recipe, Path("/chosen")).path == Path("/chosen")
+
+
+@pytest.mark.parametrize(
+    ("run", "sentence"),
+    [
+        ("notes", "{}/notes is not empty and is not a run directory: choose another folder with --run."),
+        ("notes/todo.txt", "{}/notes/todo.txt is a file: choose another folder with --run."),
+        ("notes/todo.txt/run", "{}/notes/todo.txt is a file: choose another folder with --run."),
+    ],
+)
+def test_a_folder_that_cannot_hold_the_run_is_refused_before_the_server_starts(
+    operator: OperatorFolder, tmp_path: Path, run: str, sentence: str
+) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "todo.txt").write_text("buy milk")
+    with pytest.raises(InputError) as caught:
+        check_request(RunRequest("", tmp_path / run, JoinPolicy()), operator.read_spec())
+    assert str(caught.value) == sentence.format(tmp_path)
+    assert (tmp_path / "notes" / "todo.txt").read_text() == "buy milk"
+
+
+def test_a_new_an_empty_and_a_started_run_directory_are_accepted(
+    operator: OperatorFolder, tmp_path: Path, write_run
+) -> None:
+    (tmp_path / "empty").mkdir()
+    write_run(tmp_path / "started", 1)
+    for run in ("new", "not/yet/there", "empty", "started"):
+        check_request(RunRequest("", tmp_path / run, JoinPolicy()), operator.read_spec())
 
 
 def test_a_started_run_keeps_its_configuration(three, tmp_path: Path) -> None:

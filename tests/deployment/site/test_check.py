@@ -8,7 +8,9 @@ from PIL import Image
 
 from fedmcc import config
 from fedmcc.data.imagenet import ImageNet10
+from fedmcc.deployment.messages import Greeting
 from fedmcc.deployment.site.check import check_site, resolve_recipe
+from fedmcc.deployment.site.memory import RefusalError
 from fedmcc.deployment.site.worker import SiteWorker
 from fedmcc.errors import InputError
 
@@ -96,3 +98,42 @@ def test_a_single_image_is_refused(tmp_path: Path, recipe: Path) -> None:
     Image.new("L", (8, 8)).save(tmp_path / "one" / "1.png")
     with pytest.raises(InputError, match="at least 2 images"):
         check_site(resolve_recipe(tmp_path / "one", recipe))
+
+
+CENTROIDS = RECIPE.replace("fedmcc", "fedema") + '[clustering]\nname = "lloyd"\n'
+
+
+@pytest.mark.parametrize(("stated", "fewest"), [("", 10), ("smallest = 6", 6)])
+def test_a_check_refuses_fewer_images_than_the_site_needs_for_the_recipe(
+    images: Path, recipe: Path, stated: str, fewest: int
+) -> None:
+    recipe.write_text(CENTROIDS + stated)
+    sentence = rf"fewer images than a centroid must represent \({fewest}\): add images"
+    with pytest.raises(InputError, match=sentence):
+        check_site(resolve_recipe(images, recipe))
+    with pytest.raises(RefusalError, match=sentence):
+        SiteWorker("a", images.parent, images).hello(Greeting(config.dump(config.load(recipe))))
+
+
+def test_a_check_accepts_as_many_images_as_a_centroid_must_represent(images: Path, recipe: Path) -> None:
+    recipe.write_text(CENTROIDS + "smallest = 5")
+    assert len(check_site(resolve_recipe(images, recipe)).images) == 5
+
+
+def test_an_encoder_file_is_refused_if_the_encoder_of_the_recipe_takes_none(
+    images: Path, recipe: Path
+) -> None:
+    with pytest.raises(InputError) as caught:
+        resolve_recipe(images, recipe, Path("some.onnx"))
+    assert str(caught.value) == (
+        f"The encoder of {recipe} is convnet, which takes no file: leave out --encoder."
+    )
+    with pytest.raises(InputError, match=r"takes no file: leave out --encoder, or give --recipe\.$"):
+        resolve_recipe(images, None, Path("some.onnx"))
+
+
+def test_a_check_names_the_encoder_file_that_does_not_exist(images: Path, recipe: Path) -> None:
+    recipe.write_text('clusters = 2\n[encoder]\nname = "onnx"\n')
+    with pytest.raises(InputError) as caught:
+        resolve_recipe(images, recipe, Path("nosuch.onnx"))
+    assert str(caught.value) == ("There is no encoder at nosuch.onnx: give its file or folder as --encoder.")

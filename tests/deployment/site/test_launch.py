@@ -1,12 +1,13 @@
-"""What a site prints of the log of Flower, and of a server that cannot be reached, and whether it waits."""
+"""What a site refuses before it connects, what it prints of Flower's log, and when it waits for a server."""
 
 from pathlib import Path
 
 import pytest
 
 from fedmcc.deployment.flower.connectivity import ExpiredError, UnreachableError
-from fedmcc.deployment.setup.layout import SiteFolder
+from fedmcc.deployment.setup.layout import OperatorFolder, SiteFolder
 from fedmcc.deployment.site import launch
+from fedmcc.errors import InputError
 
 EXPIRED = ExpiredError("The certificate of host:1 has expired on 2026-01-01: nothing was sent.")
 DOWN = UnreachableError("Connection refused")
@@ -54,3 +55,45 @@ def test_a_certificate_that_expires_while_a_site_is_connected_is_named_once():
     reasons = iter([None, "The certificate has expired.", "never read"])
     assert list(launch._watch([RETRYING] * 5, lambda: next(reasons))) == ["The certificate has expired."]
     assert next(reasons) == "never read"
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ("empty", "The folder {} is empty: put images in it, or give another folder as --data."),
+        ("photo.png", "{} is a file: give the folder that holds your images as --data."),
+        ("nowhere", "The folder {} does not exist: give the folder of your images as --data."),
+    ],
+)
+def test_images_that_cannot_be_used_are_named_before_a_site_waits_for_its_server(
+    operator: OperatorFolder, tmp_path: Path, failing: list[Exception], data: str, sentence: str
+) -> None:
+    failing.append(DOWN)
+    (tmp_path / "empty" / "inner").mkdir(parents=True)
+    (tmp_path / "empty" / ".DS_Store").touch()
+    (tmp_path / "photo.png").touch()
+    with pytest.raises(InputError) as caught:
+        next(launch.run_site(operator.site("north"), tmp_path / data))
+    assert str(caught.value) == sentence.format(tmp_path / data)
+    assert failing == [DOWN]
+
+
+def test_a_damaged_key_is_named_before_a_site_waits_for_its_server(
+    operator: OperatorFolder, tmp_path: Path, failing: list[Exception]
+) -> None:
+    failing.append(DOWN)
+    (tmp_path / "1.png").touch()
+    site = operator.site("north")
+    site.key.write_text("junk")
+    with pytest.raises(InputError, match=rf"^{site.key} is damaged .*: ask the operator .*rotate"):
+        next(launch.run_site(site, tmp_path))
+    assert failing == [DOWN]
+    assert site.key.read_text() == "junk"
+
+
+def test_a_site_with_images_and_its_key_waits_for_its_server(
+    operator: OperatorFolder, tmp_path: Path, failing: list[Exception]
+) -> None:
+    failing.append(DOWN)
+    (tmp_path / "1.png").touch()
+    assert "waiting for it" in next(launch.run_site(operator.site("north"), tmp_path))

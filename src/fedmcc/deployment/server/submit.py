@@ -21,7 +21,7 @@ from fedmcc.deployment.server.request import RunRequest, write_request
 from fedmcc.deployment.setup.create import expiry_warning
 from fedmcc.deployment.setup.layout import FederationSpec, OperatorFolder
 from fedmcc.errors import InputError
-from fedmcc.runs.directory import Run, load_run, next_free
+from fedmcc.runs.directory import Run, load_run, next_free, require_unused
 from fedmcc.runs.experiment import Finished, Plan, Scored
 from fedmcc.storage.atomic_files import write_atomically
 from fedmcc.training.loop import Step
@@ -63,6 +63,7 @@ def check_request(request: RunRequest, spec: FederationSpec) -> None:
     for option, seconds in (("--wait", policy.wait), ("--round-timeout", policy.round_timeout)):
         if not 0 < seconds < math.inf:
             raise InputError(f"{option} is {seconds:g}: give seconds above 0.")
+    _check_folder(Run(request.run))
 
 
 def submit(server: RunningServer, request: RunRequest) -> str:
@@ -114,6 +115,21 @@ def follow(
                 time.sleep(POLL_SECONDS)
         if _status(server, run_id).startswith("finished") and not run.finished:
             raise InputError(f"The run failed: {last_error(log)}")
+
+
+def _check_folder(run: Run) -> None:
+    """Raise InputError if the run can be neither created in its folder nor resumed from it."""
+    existing = next(path for path in (run.path, *run.path.parents) if path.exists())
+    if not existing.is_dir():
+        raise InputError(f"{existing} is a file: choose another folder with --run.")
+    if run.config_file.exists():
+        return
+    try:
+        require_unused(run.path)
+    except InputError:  # its sentence names --out
+        raise InputError(
+            f"{run.path} is not empty and is not a run directory: choose another folder with --run."
+        ) from None
 
 
 def _status(server: RunningServer, run_id: str) -> str:

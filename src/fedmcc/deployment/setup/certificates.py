@@ -19,6 +19,13 @@ except ImportError:
 
 AUTHORITY_DAYS = 3650
 CLOCK_TOLERANCE = timedelta(days=1)  # certificates are valid from a day ago: a site's clock may be slow
+UNREADABLE = (  # what reading a key in OpenSSH's format raises
+    OSError,
+    ValueError,
+    TypeError,  # it needs a password
+    NotImplementedError,  # a compressed point
+    UnsupportedAlgorithm,
+)
 
 
 class CertifiedKey(NamedTuple):
@@ -126,10 +133,13 @@ def load_site_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Read the private key of a site."""
     try:
         key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
-    except (OSError, ValueError, UnsupportedAlgorithm):
+    except UNREADABLE:
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise InputError(f"{path} is not the key of a site: ask the operator for a new copy.")
+        raise InputError(
+            f"{path} is damaged or is not the key of a site: ask the operator for the folder of this site "
+            "again, or for a new key (`fedmcc federation rotate`)."
+        )
     return key
 
 
@@ -145,7 +155,7 @@ def parse_public_key(text: bytes) -> ec.EllipticCurvePublicKey | None:
     """The public key of a site in OpenSSH's format; None if it is not one."""
     try:
         key = serialization.load_ssh_public_key(text)
-    except (ValueError, UnsupportedAlgorithm):
+    except UNREADABLE:
         return None
     return key if isinstance(key, ec.EllipticCurvePublicKey) else None
 

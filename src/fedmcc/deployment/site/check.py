@@ -3,6 +3,7 @@
 import resource
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -13,7 +14,7 @@ import torch
 from fedmcc import config
 from fedmcc.data.base import ImageSet
 from fedmcc.data.partition import PartitionOptions
-from fedmcc.deployment.site.worker import site_files
+from fedmcc.deployment.site.worker import site_files, too_few_images
 from fedmcc.errors import InputError
 from fedmcc.federation.engines.embedded import EmbeddedOptions
 from fedmcc.methods.base import Stage
@@ -57,10 +58,10 @@ class SiteReport:
 
 def resolve_recipe(data: Path, recipe: Path | None, encoder: Path | None = None) -> config.Config:
     """The recipe for a run on the images of this site only, with the site's own pretrained encoder."""
-    settings = [] if encoder is None else [f"encoder.path={encoder.resolve()}"]
-    loaded = (
-        config.parse(config.apply_settings({}, settings)) if recipe is None else config.load(recipe, settings)
-    )
+    loaded = _load(recipe)
+    if encoder is not None:
+        _check_encoder(loaded, recipe, encoder)
+        loaded = _load(recipe, [f"encoder.path={encoder.resolve()}"])
     size = native_size(loaded.encoder) if in_files(loaded.encoder) else None
     return replace(
         loaded,
@@ -73,12 +74,20 @@ def resolve_recipe(data: Path, recipe: Path | None, encoder: Path | None = None)
     )
 
 
+def require_encoder(encoder: Path) -> None:
+    """Raise InputError if there is neither a file nor a folder at --encoder."""
+    if not encoder.exists():
+        raise InputError(f"There is no encoder at {encoder}: give its file or folder as --encoder.")
+
+
 def check_site(loaded: config.Config) -> SiteReport:
     """Read all images, and train a few steps of every stage on them."""
     images = loaded.data.load()
     batch_size = min(loaded.training.batch_size, len(images))
     if batch_size < 2:
         raise InputError("A site needs at least 2 images: the methods contrast images with each other.")
+    if reason := too_few_images(loaded, len(images)):
+        raise InputError(reason)
     loaded = replace(loaded, training=replace(loaded.training, batch_size=batch_size))
     general = _with_possible_clusters(loaded.general, len(images))
     experiment = build.assemble(replace(loaded, general=general), images)
@@ -86,6 +95,20 @@ def check_site(loaded: config.Config) -> SiteReport:
     root = site_files(loaded.data, loaded.data.root or Path()).listing().root  # may be below data.root
     device = device_of(experiment.net)
     return SiteReport(images, _file_sizes(root, images), costs, _peak_memory(device))
+
+
+def _load(recipe: Path | None, settings: Sequence[str] = ()) -> config.Config:
+    """The recipe, or the default options without one."""
+    return config.load_config({} if recipe is None else recipe, settings)
+
+
+def _check_encoder(loaded: config.Config, recipe: Path | None, encoder: Path) -> None:
+    """Raise InputError if --encoder does not exist, or if the encoder of the recipe is not in files."""
+    if not hasattr(loaded.encoder, "path"):
+        name = config.name_of("encoder", loaded.encoder)
+        owner, remedy = (f"of {recipe}", "") if recipe else ("without a recipe", ", or give --recipe")
+        raise InputError(f"The encoder {owner} is {name}, which takes no file: leave out --encoder{remedy}.")
+    require_encoder(encoder)
 
 
 def _with_possible_clusters(general: config.General, images: int) -> config.General:

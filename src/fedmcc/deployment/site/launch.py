@@ -8,10 +8,13 @@ from pathlib import Path
 
 import tomli_w
 
+from fedmcc.data.folder import Folder
 from fedmcc.deployment.flower import processes, programs
 from fedmcc.deployment.flower.connectivity import ExpiredError, UnreachableError, check_connection
 from fedmcc.deployment.flower.logs import message_of, shorten_log
+from fedmcc.deployment.setup.certificates import load_site_key
 from fedmcc.deployment.setup.layout import PRIVATE_MODE, SiteFolder, make_private_folders
+from fedmcc.deployment.site.check import require_encoder
 from fedmcc.deployment.site.policy import parse_policy, required
 from fedmcc.deployment.site.preload import preloaded
 from fedmcc.errors import InputError
@@ -34,12 +37,12 @@ def run_site(
     `encoder` is the place of a pretrained encoder at this site; `require` adds to the site's policy.
     """
     name, server = site.read()
+    load_site_key(site.key)  # raises InputError if it is damaged
     required(parse_policy(site.read_policy()), ",".join(require))  # raises InputError before it connects
     data = data.resolve()
-    if not data.is_dir():
-        raise InputError(f"The folder {data} does not exist: give the folder of your images as --data.")
-    if encoder is not None and not encoder.exists():
-        raise InputError(f"There is no encoder at {encoder}: give its file or folder as --encoder.")
+    _require_images(data)
+    if encoder is not None:
+        require_encoder(encoder)
     with processes.exclusive(site.path, "site"):
         processes.terminate_all(site.flower_home)  # left behind by a site that was killed
         make_private_folders([site.flower_home, site.logs, site.state])
@@ -56,6 +59,20 @@ def run_site(
                 yield from _reconnect(site, server, options, loaded)
         finally:
             processes.terminate_all(site.flower_home)
+
+
+def _require_images(data: Path) -> None:
+    """Raise InputError if --data is not a folder, or has no files; whether they are images is not checked."""
+    if data.is_file():
+        raise InputError(f"{data} is a file: give the folder that holds your images as --data.")
+    if not data.is_dir():
+        raise InputError(f"The folder {data} does not exist: give the folder of your images as --data.")
+    try:
+        Folder(root=data, labels=False).listing()
+    except InputError:  # its sentence names data.root
+        raise InputError(
+            f"The folder {data} is empty: put images in it, or give another folder as --data."
+        ) from None
 
 
 def _reconnect(site: SiteFolder, server: str, options: Path, keep: Sequence[int]) -> Iterator[str]:

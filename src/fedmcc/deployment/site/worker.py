@@ -68,7 +68,8 @@ class SiteWorker:
             )
         images = self._images(config)
         samples, channels, *sides = images.images.shape
-        _check_count(config, samples)
+        if reason := too_few_images(config, samples):
+            raise RefusalError(reason)
         config = _resolve(config, images)
         own = fingerprint(build_network(config, channels), config)
         return Hello(self.name, samples, channels, min(sides), version("fedmcc"), own)
@@ -176,19 +177,20 @@ def site_files(source: Source, root: Path, size: int | None = None) -> ImageFile
     return replace(files, size=size or files.size)
 
 
+def too_few_images(config: Config, samples: int) -> str:
+    """Why a site with this number of images refuses a recipe; empty if it does not."""
+    fewest = max((getattr(stage, "smallest", 1) for stage in stages(config)), default=1)
+    if samples >= fewest:
+        return ""
+    return (
+        f"The site has fewer images than a centroid must represent ({fewest}): add images to the site, "
+        "or lower smallest in the recipe."
+    )
+
+
 def _resolve(config: Config, images: ImageSet) -> Config:
     """Complete the configuration for this machine; a site's images are not partitioned further."""
     return resolve(replace(config, partition=PartitionOptions(clients=config.partition.clients)), images)
-
-
-def _check_count(config: Config, samples: int) -> None:
-    """Refuse a recipe under which a centroid of this site would represent too few images."""
-    fewest = max(getattr(stage, "smallest", 1) for stage in stages(config))
-    if samples < fewest:
-        raise RefusalError(
-            f"The site has fewer images than a centroid must represent ({fewest}): add images to the site, "
-            "or lower smallest in the recipe."
-        )
 
 
 def _check_names(config: Config, site_task: SiteTask) -> None:
