@@ -35,8 +35,8 @@ def run(written: Callable[..., Run]) -> Run:
 
 
 def test_each_figure_is_a_vector_and_a_pixel_file(run: Run, tmp_path: Path) -> None:
-    names, warning = write_figures(run.path, tmp_path / "new" / "figures")
-    assert warning is None
+    names, missing = write_figures(run.path, tmp_path / "new" / "figures")
+    assert missing == {"holdings": "The images have no labels."}
     assert names == ["accuracy", "loss", "tsne-clusters", "tsne-classes"]
     for name in names:
         drawn = ElementTree.parse(tmp_path / "new" / "figures" / f"{name}.svg")
@@ -73,7 +73,51 @@ def test_after_any_error_of_the_images_the_other_figures_are_drawn(
     monkeypatch.setattr("fedmcc.report.figures.load_or_compute_map", Mock(side_effect=error))
     written = write_figures(run.path, tmp_path / "figures")
     assert written.names == ["accuracy", "loss"]
-    assert str(error) in (written.warning or "")
+    assert written.missing["tsne-clusters"] == written.missing["tsne-classes"] == str(error)
+
+
+def test_without_labels_confidence_is_drawn_and_the_reason_for_the_others_is_printed(
+    run: Run, tmp_path: Path
+) -> None:
+    run.metrics_file.write_text(run.metrics_file.read_text().replace('"acc"', '"confidence"'))
+    run.assignments_file.write_text(re.sub("[xy]\n", "\n", run.assignments_file.read_text()))
+    result = CliRunner().invoke(app, ["plot", str(run.path), "--out", str(tmp_path / "figures")])
+    drawn = {path.stem for path in (tmp_path / "figures").iterdir()}
+    assert drawn == {"confidence", "loss", "tsne-clusters"}
+    reason = "The figures accuracy, holdings and tsne-classes cannot be drawn. The images have no labels."
+    assert reason in result.stderr
+
+
+def test_a_run_without_scores_and_images_is_refused_with_the_reason(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = run.metrics_file.read_text().replace('"acc"', '"other"').replace('"loss"', '"more"')
+    run.metrics_file.write_text(rows)
+    monkeypatch.setattr("fedmcc.report.figures.load_or_compute_map", Mock(side_effect=InputError("No.")))
+    with pytest.raises(InputError, match=r"No figure of .*run can be drawn\. No\."):
+        write_figures(run.path, tmp_path / "figures")
+
+
+@pytest.mark.parametrize("name", ["loss.svg", "tsne-classes.png"])
+def test_a_file_that_plot_did_not_write_is_replaced_only_by_force(
+    run: Run, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text("my own")
+    argv = ["plot", str(run.path), "--out", str(tmp_path)]
+    refused = CliRunner().invoke(app, argv)
+    assert refused.exit_code == 2
+    assert f"{name} exists and was not written by this command: use --force" in refused.stderr
+    assert (tmp_path / name).read_text() == "my own"
+    assert not (tmp_path / "accuracy.svg").exists()  # all files are checked before the first is written
+    for more in (["--force"], []):  # then all files are those of `plot`
+        assert CliRunner().invoke(app, [*argv, *more]).exit_code == 0
+
+
+def test_a_marked_figure_has_the_resolution_for_print(run: Run, tmp_path: Path) -> None:
+    write_figures(run.path, tmp_path)
+    with Image.open(tmp_path / "loss.png") as picture:
+        assert picture.info["dpi"] == pytest.approx((200, 200), rel=1e-3)
+        assert picture.info["Software"] == "fedmcc plot"
 
 
 def test_a_run_of_one_round_is_drawn_as_a_point(written: Callable[..., Run], tmp_path: Path) -> None:
@@ -106,7 +150,7 @@ def test_long_names_neither_touch_nor_leave_the_figure(run: Run, tmp_path: Path)
 def assert_no_overlap(facts: Facts) -> None:
     """The names of the classes do not overlap."""
     draw, figure = _holdings(facts), Figure(figsize=(6.0, 3.4), layout="constrained")
-    assert draw is not None
+    assert not isinstance(draw, str)
     draw(axes := figure.add_subplot())
     figure.draw_without_rendering()
     boxes = [label.get_window_extent() for label in axes.get_xticklabels()]

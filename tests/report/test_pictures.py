@@ -5,10 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
+from fedmcc.cli import app
 from fedmcc.data.partition import Holdings
 from fedmcc.errors import InputError
-from fedmcc.report.pictures import DISC_COLOUR, write_holdings
+from fedmcc.report.pictures import DISC_COLOUR, write_holdings, write_views
 
 
 def discs(counts: list[list[int]], path: Path) -> np.ndarray:
@@ -56,3 +58,27 @@ def test_long_names_are_shortened_and_empty_tables_drawn(tmp_path: Path) -> None
 def test_another_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.jpg is not a PNG file"):
         write_holdings(Holdings(("0",), ("0",), np.ones((1, 1), np.int64)), tmp_path / "a.jpg")
+
+
+@pytest.mark.parametrize("command", ["views", "partition"])
+def test_a_picture_that_the_command_did_not_write_is_replaced_only_by_force(
+    tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "recipe.toml").write_text('[data]\nname = "digits"\nlimit = 50\n')
+    Image.new("RGB", (8, 8)).save(photo := tmp_path / "photo.png")
+    before = photo.read_bytes()
+    source = {"views": "digits", "partition": str(tmp_path / "recipe.toml")}[command]
+    argv = [command, source, "--out", str(photo)]
+    refused = CliRunner().invoke(app, argv)
+    assert (refused.exit_code, photo.read_bytes()) == (2, before)
+    assert "photo.png exists and was not written by this command: use --force" in refused.stderr
+    for more in (["--force"], []):  # then the file is the command's own
+        assert CliRunner().invoke(app, [*argv, *more]).exit_code == 0
+    assert photo.read_bytes() != before
+
+
+def test_the_picture_of_one_command_is_not_replaced_by_another(tmp_path: Path) -> None:
+    held = Holdings(("0",), ("0",), np.ones((1, 1), np.int64))
+    write_holdings(held, tmp_path / "a.png")
+    with pytest.raises(InputError, match=r"a\.png exists and was not written by this command"):
+        write_views("digits", "auto", [], tmp_path / "a.png")

@@ -109,9 +109,9 @@ def test_a_folder_of_no_or_one_image_cannot_be_clustered(refused: Refused, pictu
 def test_a_file_that_fedmcc_did_not_write_is_not_replaced(
     refused: Refused, run: Path, pictures: Path
 ) -> None:
-    Path("thesis.txt").write_text("three years of work")
-    for argv in (("predict", run, pictures), ("report", run)):
-        assert "use --force to replace it" in refused(*argv, "--out", "thesis.txt")
+    for name, argv in (("thesis.txt", ("predict", run, pictures)), ("thesis.html", ("report", run))):
+        Path(name).write_text("three years of work")
+        assert "use --force to replace it" in refused(*argv, "--out", name)
 
 
 def test_an_out_folder_that_is_in_use_or_impossible_is_refused(

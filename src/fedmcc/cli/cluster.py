@@ -1,5 +1,6 @@
 """The command for a folder of images and little time: cluster."""
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -210,16 +211,22 @@ def _write_duplicates(run: "Run", found: "Survey", images: "ImageSet") -> None:
 
 def _judge(run: "Run") -> None:
     """Add distances and outliers to the table."""
-    from fedmcc.evaluation.geometry import FALSE_ALARMS
     from fedmcc.runs import clusters
     from fedmcc.terminal import output
 
-    table = clusters.rewrite_table(run)
-    outliers = int(table.judgement.outlier.sum()) if table.judgement is not None else 0
-    output.say(
-        f"{run.assignments_file} has the cluster of every image. {outliers} are outliers, at a limit that "
-        f"{FALSE_ALARMS:.0%} of ordinary images exceed."
-    )
+    table, geometry = clusters.rewrite_table(run), clusters.load_geometry(run)
+    sentences = [f"{run.assignments_file} has the cluster of every image."]
+    if table.judgement is not None and geometry is not None:
+        sentences.append(_outlier_sentence(int(table.judgement.outlier.sum()), geometry.limit))
+    output.say(" ".join(sentences))
+
+
+def _outlier_sentence(outliers: int, limit: float) -> str:
+    from fedmcc.evaluation.geometry import FALSE_ALARMS
+
+    if math.isinf(limit):
+        return f"There are too few images to mark outliers: {round(1 / FALSE_ALARMS) - 1} are needed."
+    return f"{outliers} are outliers, at a limit that {FALSE_ALARMS:.0%} of ordinary images exceed."
 
 
 def _sort(run: "Run", folder: Path, link: bool) -> None:

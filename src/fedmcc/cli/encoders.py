@@ -23,7 +23,7 @@ def fetch(
 
     It is for `encoder.name = "huggingface"`; nothing else in fedmcc downloads models.
 
-    Example: fedmcc encoders fetch facebook/dinov2-small
+    Example: fedmcc encoders fetch facebook/dinov2-small --revision COMMIT
     """
     from fedmcc.networks.hub import fetch as download
     from fedmcc.terminal import output

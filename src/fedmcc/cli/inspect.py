@@ -67,6 +67,7 @@ def views(
     out: Annotated[Path, typer.Option(help="The PNG file to write.")],
     preset: Annotated[str, typer.Option(help="A preset, `auto` (that of the data set), or `all`.")] = "auto",
     settings: Settings = None,
+    force: Force = False,
 ) -> None:
     """Draw the augmented views that training uses.
 
@@ -75,7 +76,7 @@ def views(
     from fedmcc.report import pictures
     from fedmcc.terminal import output
 
-    pictures.write_views(dataset, preset, settings or [], out)
+    pictures.write_views(dataset, preset, settings or [], out, force)
     output.say(f"Wrote {out}.")
 
 
@@ -84,6 +85,7 @@ def partition(
     recipe: Recipe,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="A PNG file to write as well.")] = None,
+    force: Force = False,
 ) -> None:
     """Show how many images of each class each client would have.
 
@@ -96,14 +98,14 @@ def partition(
 
     loaded = load_recipe(recipe, settings)
     if out is not None:
-        pictures.refuse_unless_png(out)
+        pictures.require_own_png(out, pictures.HOLDINGS, force)
     images = loaded.data.load()
     if skipped := images.skipped_message():
         output.warn(skipped)
     held = holdings(images, build.share_out(loaded, images))
     output.show_holdings(held.clients, held.classes, held.counts.tolist())
     if out is not None:
-        pictures.write_holdings(held, out)
+        pictures.write_holdings(held, out, force)
         output.say(f"Wrote {out}.")
 
 

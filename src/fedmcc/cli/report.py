@@ -22,9 +22,12 @@ def report(
 
     Example: fedmcc report runs/demo-001 --out demo.html
     """
+    from fedmcc.errors import InputError
     from fedmcc.report.build import write_report
     from fedmcc.terminal import output
 
+    if out is not None and out.suffix.lower() != ".html":
+        raise InputError(f"{out} is not an HTML file: give --out a name that ends in .html.")
     output.say(f"Wrote {write_report(runs, out, images, force=force)}.")
 
 
@@ -32,15 +35,16 @@ def report(
 def plot(
     run: RunFolder,
     out: Annotated[Path, typer.Option(help="The folder to write the figures to.")],
+    force: Force = False,
 ) -> None:
     """Draw the paper's figures for a run, as SVG and PNG.
 
-    Example: fedmcc plot runs/PICTURES-001
+    Example: fedmcc plot runs/PICTURES-001 --out figures
     """
     from fedmcc.report.figures import write_figures
     from fedmcc.terminal import output
 
-    written = write_figures(run, out)
-    if written.warning:
-        output.warn(written.warning)
+    written = write_figures(run, out, force)
+    for sentence in written.reasons():
+        output.say(sentence)
     output.say(f"Wrote {', '.join(written.names)} to {out}.")

@@ -1,11 +1,15 @@
 """The paper's figures of one run, as SVG and PNG files for a publication."""
 
+import io
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Int64
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from fedmcc.errors import InputError
 from fedmcc.report.build import load_or_compute_map
@@ -14,13 +18,16 @@ from fedmcc.report.clusters import class_colours, describe
 from fedmcc.report.palette import BASE_COLOURS, UNLABELLED_COLOUR
 from fedmcc.report.plotting import file_content, new_figure, require_matplotlib
 from fedmcc.report.run_facts import Facts, read_run
-from fedmcc.storage.atomic_files import write_output
+from fedmcc.storage.atomic_files import require_own, write_output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
 FORMATS = ("svg", "png")
+MARKS = {"svg": b"<dc:source>fedmcc plot</dc:source>", "png": b"tEXtSoftware\0fedmcc plot"}
+MAPS = ("tsne-clusters", "tsne-classes")
+NO_LABELS = "The images have no labels."
 WIDE, SQUARE = (6.0, 3.4), (5.0, 5.0)  # inches
 DPI = 200  # of PNG files
 STYLE: dict[Any, Any] = {
@@ -45,30 +52,47 @@ class WrittenFigures(NamedTuple):
     """The names of the figures that were drawn, and why others were not."""
 
     names: list[str]
-    warning: str | None = None
+    missing: dict[str, str]  # a sentence for each figure that is not drawn
+
+    def reasons(self) -> list[str]:
+        """A message for each reason, with the figures that it concerns."""
+        figures: dict[str, list[str]] = {}
+        for name, reason in self.missing.items():
+            figures.setdefault(reason, []).append(name)
+        return [f"{_listed(names)} cannot be drawn. {reason}" for reason, names in figures.items()]
 
 
-def write_figures(path: Path, folder: Path) -> WrittenFigures:
-    """Write every figure for which the run has data; without the images, those that need none."""
+def write_figures(path: Path, folder: Path, force: bool = False) -> WrittenFigures:
+    """Write every figure for which the run has data; files that `plot` did not write need `force`."""
     require_matplotlib()
     facts = read_run(path)
-    figures: dict[str, tuple[Size, Draw | None]] = {
-        "accuracy": (WIDE, _accuracy(facts)),
-        "loss": (WIDE, _loss(facts)),
-        "holdings": (WIDE, _holdings(facts)),
-    }
-    warning = None
-    try:
-        figures |= {name: (SQUARE, draw) for name, draw in _maps(facts).items()}
-    except (InputError, OSError, ArithmeticError) as error:
-        warning = f"The figures tsne-clusters and tsne-classes cannot be drawn. {error}"
-    drawable = {name: (size, draw) for name, (size, draw) in figures.items() if draw is not None}
-    if warning and not drawable:
-        raise InputError(warning)
-    for name, (size, draw) in drawable.items():
-        for kind in FORMATS:
-            write_output(folder / f"{name}.{kind}", _drawn(draw, size, kind))
-    return WrittenFigures(list(drawable), warning)
+    figures = _curves(facts) | _maps(facts)
+    missing = {name: draw for name, draw in figures.items() if isinstance(draw, str)}
+    drawable = {name: draw for name, draw in figures.items() if not isinstance(draw, str)}
+    if not drawable:
+        raise InputError(f"No figure of {path} can be drawn. {missing[MAPS[0]]}")
+    for name, kind in product(drawable, FORMATS):
+        require_own(folder / f"{name}.{kind}", [MARKS[kind]], force)
+    for name, kind in product(drawable, FORMATS):
+        size = SQUARE if name in MAPS else WIDE
+        write_output(folder / f"{name}.{kind}", _marked(_drawn(drawable[name], size, kind), kind))
+    return WrittenFigures(list(drawable), missing)
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"The figures {', '.join(others)} and {last}" if others else f"The figure {last}"
+
+
+def _marked(content: bytes, kind: str) -> bytes:
+    """The content of a file with the mark by which a later `plot` recognises it."""
+    if kind == "svg":
+        return content.replace(b"<cc:Work>", b"<cc:Work>\n    " + MARKS[kind], 1)
+    buffer, info = io.BytesIO(), PngInfo()
+    info.add_text("Software", "fedmcc plot")
+    with Image.open(io.BytesIO(content)) as picture:
+        picture.save(buffer, format="PNG", dpi=picture.info["dpi"], pnginfo=info)
+    return buffer.getvalue()
 
 
 def _drawn(draw: Draw, size: Size, kind: str) -> bytes:
@@ -80,13 +104,28 @@ def _drawn(draw: Draw, size: Size, kind: str) -> bytes:
         return file_content(figure, kind, DPI)
 
 
-def _accuracy(facts: Facts) -> Draw | None:
-    """ACC, NMI and ARI per round; without labels, the confidence."""
-    labelled = {key: name for key, name in LABELLED_SCORES.items() if any(key in row for row in facts.rows)}
-    names = labelled or {"confidence": "confidence"}
-    if not any(key in row for key in names for row in facts.rows):
-        return None
+def _curves(facts: Facts) -> dict[str, Draw | str]:
+    """The figures that need no images, or the reason why they cannot be drawn."""
+    figures: dict[str, Draw | str] = {
+        "accuracy": _accuracy(facts),
+        "loss": _loss(facts),
+        "holdings": _holdings(facts),
+    }
+    if figures["accuracy"] == NO_LABELS:
+        figures["confidence"] = _scores(facts, {"confidence": "confidence"})
+    return figures
 
+
+def _accuracy(facts: Facts) -> Draw | str:
+    """ACC, NMI and ARI per round."""
+    names = {key: name for key, name in LABELLED_SCORES.items() if any(key in row for row in facts.rows)}
+    if names:
+        return _scores(facts, names)
+    scored = any("confidence" in row for row in facts.rows)
+    return NO_LABELS if scored else "The run has no round with scores."
+
+
+def _scores(facts: Facts, names: dict[str, str]) -> Draw:
     def draw(axes: "Axes") -> None:
         for colour, (key, name) in zip(BASE_COLOURS, names.items(), strict=False):
             points = [(number, row[key]) for number, row in enumerate(facts.rows, 1) if key in row]
@@ -98,9 +137,9 @@ def _accuracy(facts: Facts) -> Draw | None:
     return draw
 
 
-def _loss(facts: Facts) -> Draw | None:
+def _loss(facts: Facts) -> Draw | str:
     if all(row.get("loss") is None for row in facts.rows):
-        return None
+        return "The run has no round with a loss."
 
     def draw(axes: "Axes") -> None:
         colours = BASE_COLOURS * len(facts.rows)
@@ -125,11 +164,15 @@ def _mark_stages(axes: "Axes", facts: Facts) -> None:
         axes.axvline(stage.first - 0.5, color=UNLABELLED_COLOUR, linestyle=":", linewidth=0.8)
 
 
-def _holdings(facts: Facts) -> Draw | None:
+def _holdings(facts: Facts) -> Draw | str:
     """Images per client and class as discs whose area is the count, as `fedmcc partition` draws them."""
     partition = facts.partition
-    if partition is None or partition.holdings is None or len(partition.clients) < 2:
-        return None
+    if partition is None:
+        return "The run has no file partition.npz."
+    if len(partition.clients) < 2:
+        return "The run has one client."
+    if partition.holdings is None:
+        return NO_LABELS
     counts = partition.holdings
 
     def draw(axes: "Axes") -> None:
@@ -155,19 +198,27 @@ def _name_ticks(axis: "Axis", names: Sequence[str], max_names: int) -> None:
         axis.set_tick_params(rotation=90)
 
 
-def _maps(facts: Facts) -> dict[str, Draw]:
+def _maps(facts: Facts) -> dict[str, Draw | str]:
+    """The figures of the t-SNE, or the reason why they cannot be drawn."""
+    try:
+        return dict(zip(MAPS, _draw_maps(facts), strict=True))
+    except (InputError, OSError, ArithmeticError) as error:
+        return dict.fromkeys(MAPS, str(error))
+
+
+def _draw_maps(facts: Facts) -> tuple[Draw, Draw | str]:
     """t-SNE coloured by cluster and, with labels, by class."""
     assignments, image_map = load_or_compute_map(facts)
     clusters = describe(assignments, facts.clusters)
     numbered = sorted(clusters, key=lambda cluster: cluster.number)
     names, colours = [str(cluster.number) for cluster in numbered], [cluster.colour for cluster in numbered]
     points, rows = image_map.points, image_map.rows
-    maps = {"tsne-clusters": _scatter(points, assignments.clusters[rows], names, colours)}
-    if assignments.labels is not None:
-        names = [shortened(name) for name in assignments.classes]
-        colours = class_colours(clusters, len(names))
-        maps["tsne-classes"] = _scatter(points, assignments.labels[rows], names, colours)
-    return maps
+    by_cluster = _scatter(points, assignments.clusters[rows], names, colours)
+    if assignments.labels is None:
+        return by_cluster, NO_LABELS
+    names = [shortened(name) for name in assignments.classes]
+    colours = class_colours(clusters, len(names))
+    return by_cluster, _scatter(points, assignments.labels[rows], names, colours)
 
 
 def _scatter(

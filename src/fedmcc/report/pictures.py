@@ -9,15 +9,17 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
 
 from fedmcc import config
 from fedmcc.data.base import ImageSet
 from fedmcc.data.partition import Holdings
 from fedmcc.errors import InputError
 from fedmcc.numerics.randomness import generator
-from fedmcc.storage.atomic_files import write_output
+from fedmcc.storage.atomic_files import require_own, write_output
 from fedmcc.views import PRESETS, contact_sheet
 
+VIEWS, HOLDINGS = "fedmcc views", "fedmcc partition"  # values of the keyword `Software` in a PNG file
 IMAGES_PER_PRESET = 6
 TITLE_HEIGHT = 18  # pixels above each sheet
 PAGE_SIDE = 1200  # pixels that the cells of a table share, within the limits of a cell
@@ -30,9 +32,9 @@ DISC_COLOUR = "#86b6e0"
 Font = ImageFont.FreeTypeFont
 
 
-def write_views(dataset: str, preset: str, settings: Sequence[str], path: Path) -> None:
+def write_views(dataset: str, preset: str, settings: Sequence[str], path: Path, force: bool = False) -> None:
     """Draw one sheet per preset: each row is an image, then views of it. `all` draws every preset."""
-    refuse_unless_png(path)
+    require_own_png(path, VIEWS, force)
     names = [name for name in PRESETS if name != "none"] if preset == "all" else [preset]
     configs = [_resolve(dataset, name, settings) for name in names]
     images = _sample(configs[0].data.load())
@@ -41,22 +43,26 @@ def write_views(dataset: str, preset: str, settings: Sequence[str], path: Path) 
         title = chosen.data.views if name == "auto" else name
         draw = generator(chosen.general.seed, "picture")
         sheets.append((title, contact_sheet(images, chosen.views, draw)))
-    _write_png(_stack(sheets), path)
+    _write_png(_stack(sheets), path, VIEWS)
 
 
-def write_holdings(held: Holdings, path: Path) -> None:
+def write_holdings(held: Holdings, path: Path, force: bool = False) -> None:
     """Draw a row per client and a column per class, with discs whose area is the number of images."""
-    refuse_unless_png(path)
+    require_own_png(path, HOLDINGS, force)
     clients = [f"client {name}" if name.isdigit() else name for name in held.clients]
     cell = int(np.clip(PAGE_SIDE / max(held.counts.shape), MIN_CELL, MAX_CELL))
     rows, columns = ([_shortened(name) for name in names] for names in (clients, held.classes))
-    _write_png(DiscTable(cell, _font(cell), rows, columns).draw(held.counts), path)
+    _write_png(DiscTable(cell, _font(cell), rows, columns).draw(held.counts), path, HOLDINGS)
 
 
-def refuse_unless_png(path: Path) -> None:
-    """Raise InputError unless the path ends in .png; call it before any work is done."""
+def require_own_png(path: Path, software: str, force: bool) -> None:
+    """Raise InputError if the path does not end in .png, or is a file that this software did not write.
+
+    Call it before any work is done.
+    """
     if path.suffix.lower() != ".png":
         raise InputError(f"{path} is not a PNG file: give --out a name that ends in .png.")
+    require_own(path, [b"tEXtSoftware\0" + software.encode()], force)
 
 
 @dataclass(frozen=True)
@@ -133,9 +139,10 @@ def _shortened(name: str) -> str:
     return name if len(name) <= MAX_NAME_LETTERS else name[: MAX_NAME_LETTERS - 1] + "…"
 
 
-def _write_png(picture: Image.Image, path: Path) -> None:
-    buffer = io.BytesIO()
-    picture.save(buffer, format="PNG")
+def _write_png(picture: Image.Image, path: Path, software: str) -> None:
+    buffer, info = io.BytesIO(), PngInfo()
+    info.add_text("Software", software)  # by which `require_own_png` recognises the file
+    picture.save(buffer, format="PNG", pnginfo=info)
     write_output(path, buffer.getvalue())
 
 
