@@ -9,6 +9,8 @@ from fedmcc.cli.app import Force, Quiet, Recipe, RunFolder, Settings, command
 from fedmcc.cli.run import load_recipe
 
 PARQUET = ".parquet"
+JSON_LINES = (".jsonl", ".ndjson")
+ENDINGS = ("", ".csv", ".txt", ".json", *JSON_LINES, PARQUET)  # of tables; the first four follow --json
 
 
 @command
@@ -34,7 +36,7 @@ def predict(
     _require_own(out, force)
     skipped: dict[str, str] = {}
     predictor = predict.Predictor.load(directory.load_run(run))
-    as_json = json or suffix in (".jsonl", ".ndjson")
+    as_json = json or suffix in JSON_LINES
     lines = predictor.lines(images, "jsonl" if as_json else "csv", skipped)
     if out is None:
         for block in lines:
@@ -49,10 +51,13 @@ def predict(
 
 def _require_own(out: Path | None, force: bool) -> None:
     """Raise InputError if the file exists and `predict` did not write it, or if it cannot be written."""
+    from fedmcc.errors import InputError
     from fedmcc.evaluation.parquet import require_parquet
     from fedmcc.runs.predict import MARKS
     from fedmcc.storage.atomic_files import require_own
 
+    if out is not None and out.suffix not in ENDINGS:
+        raise InputError(f"{out} has an unknown ending: give --out a name in .csv, .jsonl or .parquet.")
     if out is not None and out.suffix == PARQUET:
         require_parquet(out, force)
     else:
