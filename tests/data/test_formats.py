@@ -116,9 +116,9 @@ def test_channels_come_first_and_stacks_give_their_middle(shape, axes, expected)
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("a.heic", r"a\.heic: HEIC, install fedmcc\[heic\] to read it"),
-        ("a.dcm", r"a\.dcm: DICOM, install fedmcc\[dicom\] to read it"),
-        ("a.nef", r"a\.nef: camera raw, install fedmcc\[raw\] to read it"),
+        ("a.heic", r"a\.heic is not a readable image \(HEIC, install fedmcc\[heic\] to read it\)"),
+        ("a.dcm", r"a\.dcm is not a readable image \(DICOM, install fedmcc\[dicom\] to read it\)"),
+        ("a.nef", r"a\.nef is not a readable image \(camera raw, install fedmcc\[raw\] to read it\)"),
         ("a.mp4", "a video, extract its frames"),
         ("a.txt", "not an image"),
     ],
