@@ -23,6 +23,7 @@ from fedmcc.federation.privacy import clipped
 from fedmcc.messages import Task
 from fedmcc.methods.base import Stage
 from fedmcc.methods.centroids import local_centroids
+from fedmcc.methods.distinct_images import DistinctPoints
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics.state_dicts import State, add_prefix, copy_into, detached, select, weighted_average
 from fedmcc.runs.build import Experiment, prepare
@@ -210,7 +211,8 @@ def centroids(images: int, smallest: int, seed: int) -> tuple[float, float]:
     """AUC, and the share of centroids that equal the features of one image."""
     rows = unit_features(seed)
     own, others = rows[:images], rows[images : images + OUTSIDE]
-    means, _ = local_centroids(own.astype(np.float32), 20, seed, smallest)
+    found = DistinctPoints(own.astype(np.float32), np.ones(images, dtype=np.int64))
+    means, _ = local_centroids(found, 20, seed, smallest)
 
     def nearest(points: np.ndarray) -> np.ndarray:
         return np.linalg.norm(points[:, None] - means[None], axis=2).min(axis=1)

@@ -100,7 +100,7 @@ def test_first_clusters_join_each_row_to_its_nearest():
 def test_means_of_small_clusters_join_the_nearest():
     rows = np.array([[0.0], [2.0], [4.0], [20.0], [22.0]])
     labels = np.array([0, 0, 1, 2, 2])
-    found, sizes = means(rows, labels, smallest=1)
-    assert (found.ravel().tolist(), sizes.tolist()) == ([1.0, 4.0, 21.0], [2, 1, 2])
-    found, sizes = means(rows, labels, smallest=2)
-    assert (found.ravel().tolist(), sizes.tolist()) == ([2.0, 21.0], [3, 2])
+    found, joined = means(rows, labels, smallest=1)
+    assert (found.ravel().tolist(), joined.tolist()) == ([1.0, 4.0, 21.0], [0, 0, 1, 2, 2])
+    found, joined = means(rows, labels, smallest=2)
+    assert (found.ravel().tolist(), joined.tolist()) == ([2.0, 21.0], [0, 0, 0, 1, 1])

@@ -10,6 +10,7 @@ from jaxtyping import UInt8
 from torch import Tensor, nn
 
 from fedmcc.data.base import Images
+from fedmcc.data.copies import first_of_copies
 from fedmcc.data.partition import Rows
 from fedmcc.federation.privacy import clipped
 from fedmcc.messages import Task, Update
@@ -64,6 +65,7 @@ class Client:
             memory = self._memory(stage, state)
             stage.receive(net, task, memory)
             net.notes = _notes(net, stage, memory)
+            net.copy_of = None if stage.trained else self._copy_of
         stage = replace(stage, precision=autocast_dtype(self.training.precision))
         parameters = trainable(net, stage)
         optimizer, losses = None, []
@@ -87,6 +89,11 @@ class Client:
             for rows in (self.labelled, np.setdiff1d(np.arange(len(self.images)), self.labelled))
         )
         return replace(self, images=images, labelled=None, features=features, unlabelled=others)
+
+    @cached_property
+    def _copy_of(self) -> Tensor:
+        """For each image, the number of the first image of equal bytes."""
+        return torch.from_numpy(first_of_copies(self.images))
 
     @property
     def images_per_epoch(self) -> int:

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage
 from fedmcc.methods.centroids import HEAD, Statistics, encode
+from fedmcc.methods.distinct_images import distinct_images, nearest_images
 from fedmcc.methods.extras import Additive, add_up, additive_mismatch
 from fedmcc.methods.federated_spectral import FederatedSpectral
 from fedmcc.methods.hyperparameters import require_positive
-from fedmcc.methods.neighbour_agreement import with_nearest
 from fedmcc.methods.neighbours import NeighbourClustering
 from fedmcc.methods.stage_of_head import StageOfHead
 from fedmcc.networks.alternatives import Alternatives
@@ -74,7 +74,8 @@ class Comparison(Statistics):
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
         """For each head, a matrix of clusters that sums to the number of images."""
         features = torch.cat([*encode(net, batches)])
-        table = with_nearest(F.normalize(features, dim=1), min(self.neighbours, max(1, len(features) - 1)))
+        distinct = distinct_images(net, len(features))
+        table = nearest_images(F.normalize(features, dim=1), distinct, self.neighbours)
         edges = []
         for head in net.online.cluster_projector.heads:
             assigned = head(features)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedmcc.messages import Update
 from fedmcc.methods.base import Parts, Stage
+from fedmcc.methods.distinct_images import DistinctPoints
 from fedmcc.methods.extras import TensorSpec, concatenate, extras_mismatch
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics import kmeans
@@ -52,15 +53,22 @@ def encode(net: Network, batches: Iterable[Tensor]) -> Iterator[Tensor]:
 
 
 def local_centroids(
-    points: Float[np.ndarray, "n d"], count: int, seed: int, smallest: int, restarts: int = LOCAL_RESTARTS
+    found: DistinctPoints, count: int, seed: int, smallest: int, restarts: int = LOCAL_RESTARTS
 ) -> Centroids:
-    """The centroids that a client sends, and the number of images of each, at least `smallest`.
+    """The centroids that a client sends, each of at least `smallest` different images, and their sizes.
 
-    Copies of an image count as one, or a centroid could be a single image that is stored several times.
+    Copies count in the sizes alone: in a mean, an image that is stored often would outweigh all others.
     """
-    first, copies = kmeans.distinct_rows(points)
-    model = kmeans.fit(points[first], min(count, len(first)), seed, copies.astype(points.dtype), restarts)
-    return kmeans.merge_small_clusters(points[first], model, smallest, copies)
+    points, copies = found
+    model = kmeans.fit(points, min(count, len(points)), seed, restarts=restarts)
+    return sized(*kmeans.merge_small_clusters(points, model, smallest), copies)
+
+
+def sized(
+    centres: Float[np.ndarray, "k d"], labels: Int64[np.ndarray, " n"], copies: Int64[np.ndarray, " n"]
+) -> Centroids:
+    """Centres and their numbers of images, with copies."""
+    return centres, np.bincount(labels, copies, len(centres)).astype(np.int64)
 
 
 def names(number: int = 0) -> tuple[str, str]:

@@ -28,6 +28,7 @@ from fedmcc.methods.centroids import (
     repeated,
     sent,
 )
+from fedmcc.methods.distinct_images import DistinctPoints, distinct_images
 from fedmcc.methods.extras import Additive, TensorSpec, add_up, extras_mismatch
 from fedmcc.methods.hyperparameters import require_fraction, require_positive
 from fedmcc.networks.momentum import Network, set_cluster_projector
@@ -224,12 +225,13 @@ class Centroids(Statistics):
         """For each member of the head, centroids of this client's whitened features and their sizes."""
         head = net.online.cluster_projector
         whitened = torch.cat([head.whitening(features).cpu() for features in encode(net, batches)])
-        limit = len(whitened) // self.method.images_per_centroid
-        limit = max(limit, min(head.groups.shape[1], len(whitened)))
+        first, copies, _ = distinct_images(net, len(whitened))
+        whitened, images = whitened[first], len(first)
+        limit = max(images // self.method.images_per_centroid, min(head.groups.shape[1], images))
         restarts = max(1, LOCAL_RESTARTS // len(head.members))
         found: State = {}
         for number, member in enumerate(head.members):
-            points = member.points(whitened).numpy()
+            points = DistinctPoints(member.points(whitened).numpy(), copies.numpy())
             count = min(int(self.method.excess * member.count), limit)
             own, sizes = local_centroids(points, count, self.seed + number, self.smallest, restarts)
             unused = whitened.shape[1] - member.axes

@@ -21,18 +21,17 @@ from fedmcc.errors import InputError
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage
 from fedmcc.methods.centroids import HEAD, Statistics, encode, images_needed
+from fedmcc.methods.distinct_images import distinct_images
 from fedmcc.methods.extras import Additive, add_up, additive_mismatch
 from fedmcc.methods.federated_kmeans import FederatedKMeans
 from fedmcc.methods.hyperparameters import require_positive
-from fedmcc.methods.neighbour_agreement import with_nearest
 from fedmcc.methods.prototype_sums import PrototypeSums
 from fedmcc.networks.prototypes import Member, Prototypes, rows_of
 from fedmcc.numerics import cluster_number
 from fedmcc.numerics.client_profiles import MIN_CONCENTRATION, concentration
 from fedmcc.numerics.consensus import consensus
-from fedmcc.numerics.kmeans import distinct_rows
 from fedmcc.numerics.matrices import from_upper_triangle, is_positive_semidefinite, upper_triangle
-from fedmcc.numerics.neighbours import mean_of_rows
+from fedmcc.numerics.neighbours import mean_of_rows, with_nearest
 from fedmcc.numerics.normalized_cut import Affinity, Balance, Parts
 from fedmcc.numerics.profiled_cut import (
     Graph,
@@ -171,9 +170,9 @@ class Merging(Statistics):
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
         """The sum over images of p pᵀ, where p is the soft assignment to the prototypes of all members."""
         head, features = net.online.cluster_projector, torch.cat([*encode(net, batches)])
-        features, images = features[sampled_rows(len(features))], len(features)
-        first, copies = map(torch.from_numpy, distinct_rows(features.cpu().numpy()))
-        features = features[first]  # without copies: they would be the nearest neighbours of an image
+        rows, images = sampled_rows(len(features)), len(features)
+        first, copies, _ = distinct_images(net, images, rows)
+        features = features[rows][first]  # without copies: they would be the nearest neighbours of an image
         p = head.assign_to_prototypes(features)
         if self.method.neighbours:
             p = sharpened(p, head.members)

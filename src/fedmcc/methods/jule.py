@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from fedmcc.methods.about import About
 from fedmcc.methods.base import Parts, Stage
-from fedmcc.methods.centroids import Centroids, images_needed
+from fedmcc.methods.centroids import Centroids, images_needed, sized
+from fedmcc.methods.distinct_images import DistinctPoints
 from fedmcc.methods.hyperparameters import require_fraction, require_positive
 from fedmcc.methods.inputs import PLAIN, ROW, VIEW, Overview, Sights
 from fedmcc.methods.lloyd import Seeds
@@ -131,12 +132,13 @@ class Naming(Seeds):
     name: str = "naming"
     unit: bool = True
 
-    def centroids(self, points: Float[Tensor, "n d"], centres: int) -> Centroids:
+    def centroids(self, found: DistinctPoints, centres: int) -> Centroids:
         """The means of agglomerated clusters; those of too few images are joined to the nearest one."""
+        points = torch.from_numpy(found.points)
         graph = agglomeration.neighbour_graph(points, self.method.neighbours)
         first = agglomeration.first_clusters(points)
         labels = agglomeration.merge(graph, first, centres, self.method.rivals)
-        return agglomeration.means(points.numpy(), labels, self.smallest)
+        return sized(*agglomeration.means(found.points, labels, self.smallest), found.copies)
 
 
 def _centres(net: Network) -> int:

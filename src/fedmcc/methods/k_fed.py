@@ -27,7 +27,9 @@ from fedmcc.methods.centroids import (
     images_needed,
     repeated,
     sent,
+    sized,
 )
+from fedmcc.methods.distinct_images import distinct_points
 from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.networks.centres import Centres
 from fedmcc.networks.momentum import Network, set_cluster_projector
@@ -78,12 +80,11 @@ class OneShot(Statistics):
     def extras(self, net: Any, batches: Iterable[Tensor]) -> State:
         """Centres of this client's features, and the number of images of each."""
         head = net.online.cluster_projector
-        points = torch.cat([head.points(features).cpu() for features in encode(net, batches)]).numpy()
-        first, copies = kmeans.distinct_rows(points)  # copies of an image count as one
-        points, count = points[first], min(self._most(head.vectors.weight), len(first))
-        centres = seeds(points, count, self.seed)
-        model = kmeans.fit_from(points, centres, copies.astype(points.dtype))
-        return sent(kmeans.merge_small_clusters(points, model, self.smallest, copies))
+        features = torch.cat([head.points(features).cpu() for features in encode(net, batches)])
+        points, copies = distinct_points(net, features)
+        centres = seeds(points, min(self._most(head.vectors.weight), len(points)), self.seed)
+        model = kmeans.fit_from(points, centres)
+        return sent(sized(*kmeans.merge_small_clusters(points, model, self.smallest), copies))
 
     def extras_error(self, update: Update) -> str:
         """Check number, sizes and lengths of the centres."""

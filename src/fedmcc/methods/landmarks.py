@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from fedmcc.messages import Update
@@ -24,6 +23,7 @@ from fedmcc.methods.centroids import (
     local_centroids,
     longest,
 )
+from fedmcc.methods.distinct_images import DistinctPoints
 from fedmcc.methods.extras import Additive, add_up, additive_mismatch, affinity_error
 from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.methods.lloyd import Seeds
@@ -62,10 +62,10 @@ class LandmarkSpectral:
 class LandmarkSeeds(Seeds):
     """Landmarks only have to cover the images: one k-means finds them, without restarts."""
 
-    def centroids(self, points: Float[Tensor, "n d"], centres: int) -> Centroids:
-        """Centroids of the points, and the number of points of each."""
-        count = max(1, min(int(self.excess * centres), len(points)))
-        return local_centroids(points.numpy(), count, self.seed, self.smallest, restarts=1)
+    def centroids(self, found: DistinctPoints, centres: int) -> Centroids:
+        """Centroids of the points, and the number of images of each."""
+        count = max(1, min(int(self.excess * centres), len(found.points)))
+        return local_centroids(found, count, self.seed, self.smallest, restarts=1)
 
 
 @dataclass(frozen=True, kw_only=True)

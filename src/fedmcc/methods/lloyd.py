@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from fedmcc.messages import Update
@@ -30,6 +30,7 @@ from fedmcc.methods.centroids import (
     repeated,
     sent,
 )
+from fedmcc.methods.distinct_images import DistinctPoints, are_first, distinct_points
 from fedmcc.methods.extras import add_up, extras_mismatch
 from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.networks.centres import Centres, squared_distances
@@ -80,13 +81,13 @@ class Seeds(Statistics):
         """Centroids of this client's features, and the number of images of each."""
         head = net.online.cluster_projector
         points = torch.cat([head.points(features).cpu() for features in encode(net, batches)])
-        return sent(self.centroids(points, len(head.vectors.weight)))
+        return sent(self.centroids(distinct_points(net, points), len(head.vectors.weight)))
 
-    def centroids(self, points: Float[Tensor, "n d"], centres: int) -> Centroids:
-        """Centroids of the points for this number of centres, and the number of points of each."""
-        count = max(1, min(int(self.excess * centres), len(points)))
+    def centroids(self, found: DistinctPoints, centres: int) -> Centroids:
+        """Centroids of the points for this number of centres, and the number of images of each."""
+        count = max(1, min(int(self.excess * centres), len(found.points)))
         restarts = kmeans.RESTARTS if count <= centres else LOCAL_RESTARTS
-        return local_centroids(points.numpy(), count, self.seed, self.smallest, restarts)
+        return local_centroids(found, count, self.seed, self.smallest, restarts)
 
     def extras_error(self, update: Update) -> str:
         """Check number, sizes and lengths of the centroids."""
@@ -106,7 +107,7 @@ class Lloyd(Statistics):
     """Clients send the sum and the number of the features nearest to each centre, which moves to the mean."""
 
     unit: bool = False  # features have length 1
-    smallest: int = SMALLEST_CLUSTER  # images that a sum must have; smaller ones are not sent
+    smallest: int = SMALLEST_CLUSTER  # different images that a sum must have; smaller ones are not sent
     name: str = "lloyd"
 
     @torch.no_grad()
@@ -114,13 +115,19 @@ class Lloyd(Statistics):
         """Sums and counts by nearest centre, in double precision."""
         head = net.online.cluster_projector
         centres = head.vectors.weight.detach().cpu().double()
-        sums, counts = torch.zeros_like(centres), torch.zeros(len(centres), dtype=torch.int64)
+        sums, assigned = torch.zeros_like(centres), []
         for features in encode(net, batches):
             points = head.points(features.cpu().double())
-            nearest = squared_distances(points, centres).argmin(dim=1)
-            sums.index_add_(0, nearest, points)
-            counts += nearest.bincount(minlength=len(centres))
-        sent = counts >= self.smallest
+            assigned.append(squared_distances(points, centres).argmin(dim=1))
+            sums.index_add_(0, assigned[-1], points)
+        return self.large(net, sums, torch.cat(assigned))
+
+    def large(
+        self, net: Network, sums: Float64[Tensor, "k d"], assigned: Int64[Tensor, " n"]
+    ) -> dict[str, Tensor]:
+        """The sums and counts of the clusters that have at least `smallest` different images."""
+        counts, first = assigned.bincount(minlength=len(sums)), are_first(net, 0, len(assigned))
+        sent = assigned[first].bincount(minlength=len(sums)) >= self.smallest
         return {"sums": torch.where(sent[:, None], sums, 0), "counts": torch.where(sent, counts, 0)}
 
     def extras_error(self, update: Update) -> str:

@@ -23,6 +23,7 @@ from fedmcc.methods.centroids import (
     images_needed,
     longest,
 )
+from fedmcc.methods.distinct_images import are_first
 from fedmcc.methods.extras import Additive, add_up, additive_mismatch
 from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.methods.lloyd import Seeds
@@ -95,7 +96,8 @@ class Factorisation(Statistics):
         points = torch.cat([features.double() for features in encode(net, batches)])
         h = head.combinations(points, notes["h"].to(points))
         net.notes = {"h": h}
-        h = h * ((h > 0).sum(dim=0) >= self.smallest)
+        first = are_first(net, 0, len(h)).to(h.device)
+        h = h * ((h[first] > 0).sum(dim=0) >= self.smallest)
         shares = h / h.sum(dim=1, keepdim=True).clamp_min(torch.finfo(h.dtype).tiny)
         return {"hh": (h.T @ h).cpu(), "hx": (h.T @ points).cpu(), "shares": shares.sum(dim=0).cpu()}
 

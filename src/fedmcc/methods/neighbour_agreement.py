@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 
 from fedmcc.messages import Task, Update
@@ -19,7 +19,7 @@ from fedmcc.methods.extras import Additive, extras_mismatch
 from fedmcc.methods.inputs import PARTNERS, Overview
 from fedmcc.methods.other_clients import mean_over_images, part_of_others
 from fedmcc.networks.momentum import Network
-from fedmcc.numerics.neighbours import nearest
+from fedmcc.numerics.neighbours import with_nearest
 from fedmcc.numerics.state_dicts import State, add_prefix, copy_into, strip_prefix
 
 SHARES = "shares"  # extra of an update: a client's mean assignment; of a task: that of all clients
@@ -140,9 +140,3 @@ class NeighbourAgreement(Stage, ABC):
 
     def _shape(self, state: State) -> tuple[int, int]:
         return self.heads, len(state[self.weight]) // self.heads
-
-
-def with_nearest(points: Float[Tensor, "n d"], count: int) -> Int64[Tensor, "n candidates"]:
-    """The number of each row, followed by the numbers of its nearest other rows."""
-    own = torch.arange(len(points), device=points.device)[:, None]
-    return torch.cat([own, nearest(points, count)[0]], dim=1)

@@ -29,11 +29,11 @@ from fedmcc.methods.centroids import (
     repeated,
     sent,
 )
+from fedmcc.methods.distinct_images import distinct_images, distinct_points, nearest_images
 from fedmcc.methods.federated_kmeans import Centroids, FederatedKMeans, Whitening
 from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.methods.inputs import PARTNERS
 from fedmcc.methods.lloyd import Lloyd
-from fedmcc.methods.neighbour_agreement import with_nearest
 from fedmcc.networks.momentum import Network
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics import kmeans
@@ -91,9 +91,11 @@ class PrincipalCentroids(Centroids):
         """Centroids of this client's features on the principal axes, and the number of images of each."""
         head = net.online.cluster_projector
         points, clusters = principal(head, whitened(net, batches)), len(head.vectors.weight)
-        limit = max(len(points) // self.method.images_per_centroid, min(clusters, len(points)))
+        found = distinct_points(net, points)
+        images = len(found.points)
+        limit = max(images // self.method.images_per_centroid, min(clusters, images))
         count = min(int(self.method.excess * clusters), limit)
-        return sent(local_centroids(points.cpu().numpy(), count, self.seed, self.smallest))
+        return sent(local_centroids(found, count, self.seed, self.smallest))
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """k-means of all centroids, weighted by their numbers of images; its centres are then whitened.
@@ -130,16 +132,15 @@ class Votes(Lloyd):
         """Sums of whitened features by elected cluster and their counts, in double precision."""
         head, points = net.online.cluster_projector, whitened(net, batches)
         if not net.notes[FOUND]:
-            table = with_nearest(principal(head, points), self.neighbours - 1)
+            distinct = distinct_images(net, len(points))
+            table = nearest_images(principal(head, points), distinct, self.neighbours - 1)
             net.notes |= {PARTNERS: table, FOUND: torch.tensor(True)}
         relative = head.marginal * len(head.marginal) + MIN_SIZE  # sizes of clusters in all clients
         votes = head.assign_points(points) / relative**self.balance
         elected = elect(votes, net.notes[PARTNERS]).cpu()
         sums = torch.zeros(head.vectors.weight.shape, dtype=torch.float64)
         sums.index_add_(0, elected, points.cpu().double())
-        counts = elected.bincount(minlength=len(sums))
-        sent = counts >= self.smallest
-        return {"sums": torch.where(sent[:, None], sums, 0), "counts": torch.where(sent, counts, 0)}
+        return self.large(net, sums, elected)
 
 
 def whitened(net: Network, batches: Iterable[Tensor]) -> Float[Tensor, "n axes"]:

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Parts
 from fedmcc.methods.centroids import HEAD, MAX_UNIT_LENGTH, SMALLEST_CLUSTER, VECTORS, Statistics, encode
+from fedmcc.methods.distinct_images import are_first
 from fedmcc.methods.extras import Additive, add_up, additive_mismatch
 from fedmcc.networks.prototypes import rows_of
 from fedmcc.numerics.state_dicts import State
@@ -42,11 +43,13 @@ class PrototypeSums(Statistics):
         """The sums of this client's images, in double precision until they are sent."""
         head = net.online.cluster_projector
         sums = torch.zeros(head.vectors.weight.shape, dtype=torch.float64)
-        images = torch.zeros(len(sums), dtype=torch.float64)  # of each prototype
+        images = torch.zeros(len(sums), dtype=torch.float64)  # different ones of each prototype
+        done = 0
         for features in encode(net, batches):
             whitened = head.whitening(features)
             p = head.assign_points(whitened).cpu().double()
-            images += p.sum(dim=0) * len(head.members)
+            images += p[are_first(net, done, len(p))].sum(dim=0) * len(head.members)
+            done += len(p)
             for rows, member in zip(rows_of(head.members), head.members, strict=True):
                 sums[rows, : member.axes] += p[:, rows].T @ member.points(whitened).cpu().double()
         sent = images >= self.smallest if self.smallest > 1 else torch.ones_like(images, dtype=torch.bool)

@@ -79,6 +79,9 @@ class Network(nn.Module):
     notes
         What the client that trains stores about its images in this stage. It is not part of `state_dict`, so
         that it stays at the client.
+    copy_of
+        For each image of the client that trains, the number of the first image of equal bytes. None: no image
+        is a copy of another.
 
     Examples
     --------
@@ -92,6 +95,7 @@ class Network(nn.Module):
         super().__init__()
         self.online = online
         self.notes: dict[str, Tensor] = {}
+        self.copy_of: Tensor | None = None
 
 
 class MomentumPair(Network):

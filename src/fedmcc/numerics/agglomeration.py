@@ -122,8 +122,8 @@ class Merging:
 
 def means(
     rows: Float[np.ndarray, "n d"], labels: Labels, smallest: int
-) -> tuple[Float[np.ndarray, "k d"], Int64[np.ndarray, " k"]]:
-    """Mean and size of each cluster; the smallest joins the nearest until all have `smallest` rows."""
+) -> tuple[Float[np.ndarray, "k d"], Int64[np.ndarray, " n"]]:
+    """Mean of each cluster and new labels; the smallest joins the nearest until all have `smallest` rows."""
     sizes = np.bincount(labels)
     sums = np.zeros((len(sizes), rows.shape[1]))
     np.add.at(sums, labels, rows)
@@ -134,5 +134,7 @@ def means(
         near = int(apart.argmin())
         sums[near] += sums[least]
         sizes[near] += sizes[least]
+        labels = np.where(labels == least, near, labels)
+        labels = labels - (labels > least)
         sums, sizes = np.delete(sums, least, axis=0), np.delete(sizes, least)
-    return sums / sizes[:, None], sizes
+    return sums / sizes[:, None], labels.astype(np.int64)

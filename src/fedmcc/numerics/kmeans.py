@@ -165,40 +165,24 @@ def _spread_out(distances: Float32[np.ndarray, "n n"], count: int, seed: int) ->
     return np.array(chosen)
 
 
-def distinct_rows(
-    rows: Float[np.ndarray, "n d"],
-) -> tuple[Int64[np.ndarray, " m"], Int64[np.ndarray, " m"]]:
-    """The numbers of the rows that differ from all rows before them, and how often each of them occurs."""
-    contents = np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))  # compared as bytes, which is fast
-    keys = np.ascontiguousarray(rows).view(contents)[:, 0]
-    _, first, copies = np.unique(keys, return_index=True, return_counts=True)
-    order = first.argsort()
-    return first[order], copies[order]
-
-
 def merge_small_clusters(
-    rows: Float[np.ndarray, "n d"],
-    model: "KMeans",
-    min_size: int,
-    copies: Int64[np.ndarray, " n"] | None = None,
-) -> tuple[Float[np.ndarray, "k d"], Int64[np.ndarray, " k"]]:
-    """Return centres and sizes after dissolving clusters of fewer than `min_size` rows into the nearest ones.
+    rows: Float[np.ndarray, "n d"], model: "KMeans", min_size: int
+) -> tuple[Float[np.ndarray, "k d"], Int64[np.ndarray, " n"]]:
+    """Centres and labels after clusters of fewer than `min_size` rows are dissolved into the nearest ones.
 
-    A single remaining cluster may be smaller. Sizes count the copies of each row, `min_size` does not.
+    A single remaining cluster may be smaller.
     """
     from sklearn.metrics import pairwise_distances_argmin
 
     centres, nearest = model.cluster_centers_, model.labels_
-    weights = (np.ones(len(rows)) if copies is None else copies).astype(rows.dtype)
     sizes = np.bincount(nearest, minlength=len(centres))
     while len(sizes) > 1 and sizes.min() < min_size:
         remaining = np.delete(centres, sizes.argmin(), axis=0)
         nearest = pairwise_distances_argmin(rows, remaining)
-        sizes = np.bincount(nearest, minlength=len(remaining))
-        sums, totals = np.zeros_like(remaining), np.bincount(nearest, weights, len(remaining))
-        np.add.at(sums, nearest, rows * weights[:, None])
-        centres = np.where(sizes[:, None] > 0, sums / np.maximum(totals, 1)[:, None], remaining)
-    return centres, np.bincount(nearest, weights, len(centres)).astype(np.int64)
+        sizes, sums = np.bincount(nearest, minlength=len(remaining)), np.zeros_like(remaining)
+        np.add.at(sums, nearest, rows)
+        centres = np.where(sizes[:, None] > 0, sums / np.maximum(sizes, 1)[:, None], remaining)
+    return centres, nearest.astype(np.int64)
 
 
 def unit_rows(rows: Float32[np.ndarray, "n d"]) -> Float32[np.ndarray, "n d"]:

@@ -28,6 +28,12 @@ def nearest(
     return torch.cat(indices), torch.cat(distances)
 
 
+def with_nearest(points: Float[Tensor, "n d"], count: int) -> Int64[Tensor, "n candidates"]:
+    """The number of each row, followed by the numbers of its nearest other rows."""
+    own = torch.arange(len(points), device=points.device)[:, None]
+    return torch.cat([own, nearest(points, count)[0]], dim=1)
+
+
 def _smallest(
     values: Float[Tensor, "n m"], count: int
 ) -> tuple[Int64[Tensor, "n smallest"], Float[Tensor, "n smallest"]]:

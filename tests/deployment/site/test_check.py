@@ -108,7 +108,7 @@ def test_a_check_refuses_fewer_images_than_the_site_needs_for_the_recipe(
     images: Path, recipe: Path, stated: str, fewest: int
 ) -> None:
     recipe.write_text(CENTROIDS + stated)
-    sentence = rf"fewer images than a centroid must represent \({fewest}\): add images"
+    sentence = rf"fewer different images than a centroid must represent \({fewest}\): add images"
     with pytest.raises(InputError, match=sentence):
         check_site(resolve_recipe(images, recipe))
     with pytest.raises(RefusalError, match=sentence):

@@ -76,8 +76,17 @@ def test_the_states_of_finished_runs_are_deleted_and_no_others(tmp_path):
 
 def test_a_site_with_fewer_images_than_a_centroid_must_represent_refuses_the_recipe(tmp_path):
     recipe = config.dump(config.parse({"clusters": 2, "data": {"name": "synthetic", "limit": 9}}))
-    with pytest.raises(RefusalError, match=r"fewer images than a centroid must represent \(10\)"):
+    with pytest.raises(RefusalError, match=r"fewer different images than a centroid must represent \(10\)"):
         SiteWorker("a", tmp_path).hello(Greeting(recipe, ()))
+
+
+def test_a_site_that_stores_one_photograph_often_has_too_few_images(tmp_path):
+    (tmp_path / "images").mkdir()
+    for number in range(12):
+        Image.new("L", (8, 8), 10 + number // 11).save(tmp_path / "images" / f"{number}.png")
+    recipe = config.dump(config.parse({"clusters": 2}))
+    with pytest.raises(RefusalError, match=r"fewer different images than a centroid must represent \(10\)"):
+        SiteWorker("a", tmp_path, tmp_path / "images").hello(Greeting(recipe, ()))
 
 
 @pytest.mark.parametrize(("run", "stage"), [("../../etc", "representation"), ("abc", "../../etc")])

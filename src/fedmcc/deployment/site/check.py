@@ -86,7 +86,7 @@ def check_site(loaded: config.Config) -> SiteReport:
     batch_size = min(loaded.training.batch_size, len(images))
     if batch_size < 2:
         raise InputError("A site needs at least 2 images: the methods contrast images with each other.")
-    if reason := too_few_images(loaded, len(images)):
+    if reason := too_few_images(loaded, images.images):
         raise InputError(reason)
     loaded = replace(loaded, training=replace(loaded.training, batch_size=batch_size))
     general = _with_possible_clusters(loaded.general, len(images))

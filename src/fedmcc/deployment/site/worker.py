@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedmcc.config import Config, parse_text
-from fedmcc.data.base import ImageSet, Source
+from fedmcc.data.base import Images, ImageSet, Source
+from fedmcc.data.copies import count_different
 from fedmcc.data.folder import Folder
 from fedmcc.data.image_files import ImageFiles
 from fedmcc.data.partition import PartitionOptions
@@ -68,7 +69,7 @@ class SiteWorker:
             )
         images = self._images(config)
         samples, channels, *sides = images.images.shape
-        if reason := too_few_images(config, samples):
+        if reason := too_few_images(config, images.images):
             raise RefusalError(reason)
         config = _resolve(config, images)
         own = fingerprint(build_network(config, channels), config)
@@ -177,14 +178,14 @@ def site_files(source: Source, root: Path, size: int | None = None) -> ImageFile
     return replace(files, size=size or files.size)
 
 
-def too_few_images(config: Config, samples: int) -> str:
-    """Why a site with this number of images refuses a recipe; empty if it does not."""
+def too_few_images(config: Config, images: Images) -> str:
+    """Why a site with these images refuses a recipe; empty if it does not."""
     fewest = max((getattr(stage, "smallest", 1) for stage in stages(config)), default=1)
-    if samples >= fewest:
+    if count_different(images) >= fewest:
         return ""
     return (
-        f"The site has fewer images than a centroid must represent ({fewest}): add images to the site, "
-        "or lower smallest in the recipe."
+        f"The site has fewer different images than a centroid must represent ({fewest}): add images to the "
+        "site, or lower smallest in the recipe."
     )
 
 
