@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-MAX_TYPO = 2  # letters more or less than in a name that is suggested: `noniid` does not mean `iid`
+MAX_TYPO = 2  # letters more or less than in a similar name that is suggested: `noniid` does not mean `iid`
+CLEARLY_SIMILAR = 0.7  # by difflib's measure, whatever the lengths: `simclr` means `fedsimclr`
 
 
 class InputError(Exception):
@@ -27,7 +28,8 @@ class InvalidArrayError(InputError, ValueError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """Build an error that suggests a similar name, or lists all known names if none is similar."""
     known = sorted(known)
-    close = get_close_matches(name, [each for each in known if abs(len(each) - len(name)) <= MAX_TYPO], n=1)
+    alike = [each for each in known if abs(len(each) - len(name)) <= MAX_TYPO]
+    close = get_close_matches(name, alike, n=1) or get_close_matches(name, known, 1, CLEARLY_SIMILAR)
     listed = f"Known: {', '.join(known)}." if known else "There are none here: leave it out."
     hint = f"Did you mean '{close[0]}'?" if close else listed
     return InputError(f"Unknown {kind} '{name}'. {hint}")

@@ -13,6 +13,7 @@ from fedmcc.messages import Update
 from fedmcc.methods.centroids import local_centroids
 from fedmcc.methods.distinct_images import DistinctPoints
 from fedmcc.methods.federated_kmeans import FederatedKMeans
+from fedmcc.methods.federated_spectral import FederatedSpectral
 from fedmcc.networks.momentum import Branch, MomentumPair, Network
 from fedmcc.numerics.state_dicts import select
 
@@ -224,3 +225,13 @@ def test_a_target_gets_a_head_of_its_own():
 def test_invalid_options_are_refused(options):
     with pytest.raises(InputError, match=f"clustering.{next(iter(options))}"):
         FederatedKMeans(**options)
+
+
+def test_few_centroids_for_the_largest_number_of_clusters_are_normal_if_the_number_is_chosen(caplog):
+    net, method = Network(Branch(nn.Flatten())), FederatedSpectral(axes=0.0, choose=True)
+    method.extend(net, 12, 30)
+    stage = method.stages()[0]
+    shared = select(net.state_dict(), stage.shared)
+    update = Update(0, stage.name, 1, 12, None, shared, stage.extras(net, [_blobs(np.arange(12))]))
+    stage.combine([update], net.state_dict())
+    assert caplog.text == ""

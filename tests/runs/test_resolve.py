@@ -160,10 +160,3 @@ def test_decoded_files_have_the_size_of_data_and_other_images_that_of_views():
     assert image_sides(parse(files)) == (20, 20)
     assert image_sides(parse({"views": {"size": 8}})) == (8, 8)
     assert image_sides(parse({})) is None
-
-
-@pytest.mark.parametrize(("calibrate", "warned"), [(True, True), (False, False)])
-def test_clipped_running_statistics_are_warned_of(calibrate, warned, caplog):
-    method = {"name": "fedmcc-plus", "calibrate": calibrate}
-    check(parse({"data": {"name": "digits"}, "method": method, "privacy": {"clip": 1.0}}))
-    assert ("set method.calibrate to false" in caplog.text) == warned

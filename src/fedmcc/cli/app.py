@@ -24,7 +24,7 @@ app = typer.Typer(
 
 OUT_OF_MEMORY = (
     "There is not enough memory: lower views.size, the sizes of the network or training.batch_size, or set "
-    'training.chunk to "auto".'
+    "training.chunk to a number of images such as 64."
 )
 
 Settings = Annotated[

@@ -9,8 +9,8 @@ from fedmcc.cli.app import Force, Quiet, Recipe, RunFolder, Settings, command
 from fedmcc.cli.run import load_recipe
 
 PARQUET = ".parquet"
-JSON_LINES = (".jsonl", ".ndjson")
-ENDINGS = ("", ".csv", ".txt", ".json", *JSON_LINES, PARQUET)  # of tables; the first four follow --json
+JSON_LINES = (".jsonl", ".ndjson", ".json")
+ENDINGS = ("", ".txt", ".csv", *JSON_LINES, PARQUET)  # of tables; the first two follow --json
 
 
 @command
@@ -32,8 +32,8 @@ def predict(
     from fedmcc.storage.atomic_files import write_output
     from fedmcc.terminal import output
 
-    suffix = "" if out is None else out.suffix
-    _require_own(out, force)
+    suffix = "" if out is None else out.suffix.lower()
+    _require_own(out, suffix, json, force)
     skipped: dict[str, str] = {}
     predictor = predict.Predictor.load(directory.load_run(run))
     as_json = json or suffix in JSON_LINES
@@ -41,7 +41,7 @@ def predict(
     if out is None:
         for block in lines:
             typer.echo(block, nl=False)
-    elif suffix == PARQUET and not json:
+    elif suffix == PARQUET:
         write_output(out, predictor.parquet(images, skipped))
     else:
         write_output(out, (block.encode() for block in lines))
@@ -49,16 +49,20 @@ def predict(
         output.warn(warning)
 
 
-def _require_own(out: Path | None, force: bool) -> None:
+def _require_own(out: Path | None, suffix: str, json: bool, force: bool) -> None:
     """Raise InputError if the file exists and `predict` did not write it, or if it cannot be written."""
     from fedmcc.errors import InputError
     from fedmcc.evaluation.parquet import require_parquet
     from fedmcc.runs.predict import MARKS
     from fedmcc.storage.atomic_files import require_own
 
-    if out is not None and out.suffix not in ENDINGS:
-        raise InputError(f"{out} has an unknown ending: give --out a name in .csv, .jsonl or .parquet.")
-    if out is not None and out.suffix == PARQUET:
+    if suffix not in ENDINGS:
+        raise InputError(
+            f"{out} has an unknown ending: give --out a name that ends in .csv, .jsonl or .parquet."
+        )
+    if json and suffix in (".csv", PARQUET):
+        raise InputError(f"{out} does not name JSON lines: leave out --json, or end the name in .jsonl.")
+    if out is not None and suffix == PARQUET:
         require_parquet(out, force)
     else:
         require_own(out, MARKS, force)

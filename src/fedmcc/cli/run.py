@@ -115,7 +115,12 @@ def load_recipe(recipe: Path, settings: Sequence[str] | None) -> "Config":
     """Load a TOML file, or the default configuration for a folder of images."""
     _check_settings(recipe, settings or [])
     from fedmcc import config  # loads torch, which takes seconds
+    from fedmcc.errors import InputError
 
+    if not recipe.exists():
+        raise InputError(
+            f"There is no recipe at {recipe}: give the path of a TOML file, or of a folder of images."
+        )
     if not recipe.is_dir():
         return config.load(recipe, settings or [])
     table: config.Table = {"data": {"name": "folder", "root": str(recipe)}}

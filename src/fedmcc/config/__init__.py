@@ -159,9 +159,7 @@ def load(path: Path, settings: Iterable[str] = ()) -> Config:
     try:
         text = path.read_text()
     except FileNotFoundError:
-        raise InputError(
-            f"There is no recipe at {path}: give the path of a TOML file, or of a folder of images."
-        ) from None
+        raise InputError(f"There is no recipe at {path}: give the path of a TOML file.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"Cannot read the recipe {path}: {error}. Give a TOML file.") from None
     return parse_text(text, str(path), settings)

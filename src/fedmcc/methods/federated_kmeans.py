@@ -43,8 +43,8 @@ MIN_RELATIVE_VARIANCE = 1e-6  # of the largest variance, so that whitening does 
 MIN_VARIANCE = 1e-12  # so that whitening constant features gives finite numbers
 MAX_WHOLE_MOMENT = 512  # features; of more, clients send the largest principal axes of the second moment
 FEW_CENTROIDS = (
-    "All clients together have sent %d centroids for %d clusters: some clusters stay empty. Give them more "
-    "images, or let centroids represent fewer images (the option smallest; docs/privacy.md has the cost)."
+    "All clients together have sent %d centroids for %d clusters: some clusters stay empty. Give clients "
+    "more images, or let centroids represent fewer (the option smallest; docs/privacy.md has the cost)."
 )
 SENT_AXES = 2  # principal axes that a client then sends, per whitened axis
 
@@ -249,7 +249,8 @@ class Centroids(Statistics):
         groups, vectors = model[f"{HEAD}.groups"], torch.zeros_like(model[VECTORS])
         members = self.method.members_of(model)
         shares = torch.zeros(len(vectors), dtype=torch.float64)
-        if (found := sum(len(update.extras["sizes"]) for update in updates)) < groups.shape[1]:
+        found = sum(len(update.extras["sizes"]) for update in updates)
+        if found < groups.shape[1] and not getattr(self.method, "choose", False):
             log.warning(FEW_CENTROIDS, found, groups.shape[1])
         for number, (own, member) in enumerate(zip(rows_of(members), members, strict=True)):
             rows, sizes = gathered(updates, self.counts(updates), number)

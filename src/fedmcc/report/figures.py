@@ -1,6 +1,5 @@
 """The paper's figures of one run, as SVG and PNG files for a publication."""
 
-import io
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
@@ -8,15 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Int64
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from fedmcc.errors import InputError
 from fedmcc.report.build import load_or_compute_map
 from fedmcc.report.charts import LABELLED_SCORES, find_stages, shortened
 from fedmcc.report.clusters import class_colours, describe
 from fedmcc.report.palette import BASE_COLOURS, UNLABELLED_COLOUR
-from fedmcc.report.plotting import file_content, new_figure, require_matplotlib
+from fedmcc.report.plotting import file_content, new_figure, png_mark, require_matplotlib
 from fedmcc.report.run_facts import Facts, read_run
 from fedmcc.storage.atomic_files import require_own, write_output
 
@@ -25,7 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
 FORMATS = ("svg", "png")
-MARKS = {"svg": b"<dc:source>fedmcc plot</dc:source>", "png": b"tEXtSoftware\0fedmcc plot"}
+SOFTWARE = "fedmcc plot"
+MARKS = {"svg": f"<dc:source>{SOFTWARE}</dc:source>".encode(), "png": png_mark(SOFTWARE)}
 MAPS = ("tsne-clusters", "tsne-classes")
 NO_LABELS = "The images have no labels."
 WIDE, SQUARE = (6.0, 3.4), (5.0, 5.0)  # inches
@@ -75,7 +73,7 @@ def write_figures(path: Path, folder: Path, force: bool = False) -> WrittenFigur
         require_own(folder / f"{name}.{kind}", [MARKS[kind]], force)
     for name, kind in product(drawable, FORMATS):
         size = SQUARE if name in MAPS else WIDE
-        write_output(folder / f"{name}.{kind}", _marked(_drawn(drawable[name], size, kind), kind))
+        write_output(folder / f"{name}.{kind}", _drawn(drawable[name], size, kind))
     return WrittenFigures(list(drawable), missing)
 
 
@@ -84,24 +82,13 @@ def _listed(names: Sequence[str]) -> str:
     return f"The figures {', '.join(others)} and {last}" if others else f"The figure {last}"
 
 
-def _marked(content: bytes, kind: str) -> bytes:
-    """The content of a file with the mark by which a later `plot` recognises it."""
-    if kind == "svg":
-        return content.replace(b"<cc:Work>", b"<cc:Work>\n    " + MARKS[kind], 1)
-    buffer, info = io.BytesIO(), PngInfo()
-    info.add_text("Software", "fedmcc plot")
-    with Image.open(io.BytesIO(content)) as picture:
-        picture.save(buffer, format="PNG", dpi=picture.info["dpi"], pnginfo=info)
-    return buffer.getvalue()
-
-
 def _drawn(draw: Draw, size: Size, kind: str) -> bytes:
     from matplotlib import rc_context
 
     with rc_context(STYLE):
         figure = new_figure(size)
         draw(figure.add_subplot())
-        return file_content(figure, kind, DPI)
+        return file_content(figure, kind, DPI, SOFTWARE)
 
 
 def _curves(facts: Facts) -> dict[str, Draw | str]:

@@ -16,6 +16,7 @@ from fedmcc.data.base import ImageSet
 from fedmcc.data.partition import Holdings
 from fedmcc.errors import InputError
 from fedmcc.numerics.randomness import generator
+from fedmcc.report.plotting import png_mark
 from fedmcc.storage.atomic_files import require_own, write_output
 from fedmcc.views import PRESETS, contact_sheet
 
@@ -62,7 +63,7 @@ def require_own_png(path: Path, software: str, force: bool) -> None:
     """
     if path.suffix.lower() != ".png":
         raise InputError(f"{path} is not a PNG file: give --out a name that ends in .png.")
-    require_own(path, [b"tEXtSoftware\0" + software.encode()], force)
+    require_own(path, [png_mark(software)], force)
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,17 @@ def new_figure(size: tuple[float, float] | None = None) -> "Figure":
     return Figure(figsize=size, layout="constrained")
 
 
-def file_content(figure: "Figure", kind: str, dpi: int | None = None) -> bytes:
-    """The figure as the content of an SVG or PNG file."""
+def png_mark(software: str) -> bytes:
+    """The bytes in a PNG file that say which software wrote it."""
+    return b"tEXtSoftware\0" + software.encode()
+
+
+def file_content(figure: "Figure", kind: str, dpi: int | None = None, software: str | None = None) -> bytes:
+    """The figure as the content of an SVG or PNG file, which can say which software wrote it."""
     from matplotlib import rc_context
 
     buffer = io.BytesIO()
-    metadata = {"Date": None} if kind == "svg" else {}
+    metadata = {"Date": None, "Source": software} if kind == "svg" else {"Software": software or "fedmcc"}
     with rc_context(REPRODUCIBLE):
         figure.savefig(buffer, format=kind, dpi=dpi or "figure", metadata=metadata)
     return buffer.getvalue()

@@ -106,15 +106,6 @@ def check(config: Config) -> None:
     config.federation.size(config.partition.clients)  # raises InputError if no client could take part
     config.federation.require_pairs(config.partition.clients)
     config.privacy.require_accountant()
-    if (
-        config.privacy.clip is not None
-        and not config.privacy.noise
-        and getattr(config.method, "calibrate", False)
-    ):
-        log.warning(
-            "privacy.clip also limits the running statistics that clients measure in the stage calibration: "
-            "set method.calibrate to false."
-        )
     if config.privacy.noise and config.federation.aggregation not in (None, "mean"):
         raise InputError(
             f"privacy.noise protects only a mean of updates, but federation.aggregation is "

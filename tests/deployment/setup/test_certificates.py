@@ -36,3 +36,8 @@ def test_a_damaged_key_of_a_site_is_named_with_the_remedy(tmp_path: Path, damage
         f"{key} is damaged or is not the key of a site: ask the operator for the folder of this site again, "
         "or for a new key (`fedmcc federation rotate`)."
     )
+
+
+def test_a_missing_key_of_a_site_is_not_called_damaged(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"The key .*site\.key cannot be read: No such file"):
+        load_site_key(tmp_path / "site.key")

@@ -133,6 +133,8 @@ def load_site_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Read the private key of a site."""
     try:
         key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
+    except OSError as error:
+        raise InputError(f"The key {path} cannot be read: {error.strerror}.") from None
     except UNREADABLE:
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):

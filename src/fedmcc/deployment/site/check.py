@@ -104,7 +104,7 @@ def _load(recipe: Path | None, settings: Sequence[str] = ()) -> config.Config:
 
 def _check_encoder(loaded: config.Config, recipe: Path | None, encoder: Path) -> None:
     """Raise InputError if --encoder does not exist, or if the encoder of the recipe is not in files."""
-    if not hasattr(loaded.encoder, "path"):
+    if not in_files(loaded.encoder):
         name = config.name_of("encoder", loaded.encoder)
         owner, remedy = (f"of {recipe}", "") if recipe else ("without a recipe", ", or give --recipe")
         raise InputError(f"The encoder {owner} is {name}, which takes no file: leave out --encoder{remedy}.")

@@ -101,10 +101,17 @@ def _result(
         return _run(pipe, net, client, request, initial)
     except OSError:
         raise
-    except (InputError, DivergedError) as error:
+    except Exception as error:
+        return sendable(error)
+
+
+def sendable(error: Exception) -> Exception:
+    """An error that another process can receive: not every exception can be sent as it is."""
+    if isinstance(error, InputError | DivergedError):
         return error
-    except Exception:
-        return RuntimeError(traceback.format_exc())  # not every exception can be pickled
+    if isinstance(error, MemoryError):
+        return MemoryError(str(error))
+    return RuntimeError("".join(traceback.format_exception(error)))
 
 
 def _run(pipe: Connection, net: Network, client: Client, request: WorkerTask, initial: State) -> WorkerUpdate:
