@@ -71,7 +71,8 @@ def test_a_value_of_the_wrong_type_is_named(table, start):
     [
         ({"clusters": 1}, "clusters is 1: give 2 or more."),
         ({"seed": -1}, "seed is -1: give 0 or more."),
-        ({"threads": 0}, "threads is 0: give 1 or more."),
+        ({"threads": 0}, "threads is 0: give 1 or more, at most 1024."),
+        ({"threads": 20_000}, "threads is 20000: give 1 or more, at most 1024."),
         ({"training": {"batch_size": 1}}, "training.batch_size is 1: "),
         ({"training": {"learning_rate": -0.1}}, "training.learning_rate is -0.1: "),
         ({"training": {"learning_rate": float("nan")}}, "training.learning_rate is nan: "),

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,6 +76,33 @@ def test_a_file_without_read_permission_is_named(tmp_path, picture, monkeypatch)
     if os.access(secret, os.R_OK):  # the tests run as root, who may read everything
         monkeypatch.setattr("fedmcc.data.decode.open_image", _refusing(secret))
     assert Folder(root=tmp_path / "images").load().skipped == ("secret.png: Permission denied",)
+
+
+def test_a_file_that_has_become_readable_is_read(tmp_path, picture, monkeypatch):
+    picture(tmp_path / "images" / "a.png")
+    secret = picture(tmp_path / "images" / "secret.png")
+    with monkeypatch.context() as before:
+        before.setattr("fedmcc.data.decode.open_image", _refusing(secret))
+        before.setattr(os, "access", lambda path, mode: Path(path) != secret)
+        assert len(Folder(root=tmp_path / "images").load()) == 1
+    assert len(Folder(root=tmp_path / "images").load()) == 2
+
+
+def test_a_folder_without_permission_is_named(tmp_path, picture, monkeypatch):
+    picture(tmp_path / "images" / "a.png")
+    picture(tmp_path / "images" / "secret" / "b.png")
+    whole = os.scandir
+
+    def refusing(path):
+        if not isinstance(path, int) and Path(path).name in ("secret", "closed"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return whole(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    assert Folder(root=tmp_path / "images").load().skipped == ("folder secret: Permission denied",)
+    (tmp_path / "closed").mkdir()
+    with pytest.raises(InputError, match=r"closed cannot be read .*Permission denied.*: make it readable"):
+        Folder(root=tmp_path / "closed").load()
 
 
 def _refusing(secret):

@@ -35,15 +35,18 @@ def test_merges_follow_each_other_and_take_names_along():
     assert edits.with_name(3, "").names == {}
     with pytest.raises(InputError, match="300 characters"):
         edits.with_name(3, "x" * 300)
+    with pytest.raises(InputError, match="not valid UTF-8"):
+        edits.with_name(3, b"\xff".decode(errors="surrogateescape"))
 
 
 def test_edits_are_read_as_written_and_damage_is_named(tmp_path):
     run, edits = Run(tmp_path), Edits({3: "Größe"}, {5: 3})
     save_edits(run, edits)
     assert load_edits(run) == edits
-    (tmp_path / "clusters.json").write_text('{"names": {"a": "b"}}')
-    with pytest.raises(InputError, match="damaged"):
-        load_edits(run)
+    for damaged in ('{"names": {"a": "b"}}', '{"merged": {"1": 2, "2": 1}}'):
+        (tmp_path / "clusters.json").write_text(damaged)
+        with pytest.raises(InputError, match="damaged"):
+            load_edits(run)
 
 
 def test_a_cluster_that_is_not_there_is_refused(tmp_path):

@@ -77,6 +77,37 @@ def test_a_damaged_file_that_prevents_resuming_is_named(
 
 
 @pytest.mark.parametrize(
+    ("file", "content", "hint"),
+    [
+        ("resume/progress.json", "{}", "progress.json is damaged"),
+        ("resume/progress.json", '{"rows": "a"}', "is damaged"),
+        ("metrics.jsonl", "[]\n", "Line 1 of"),
+        ("metrics.jsonl", "", "has 0 of"),
+        ("partition.npz", "PK", "partition.npz is damaged"),
+    ],
+)
+def test_a_file_with_another_content_than_resuming_needs_is_named(
+    refused: Refused, unfinished: Path, file: str, content: str, hint: str
+) -> None:
+    (unfinished / file).write_text(content)
+    assert hint in refused("resume", unfinished)
+
+
+def test_a_run_is_not_resumed_on_other_images(refused: Refused, unfinished: Path) -> None:
+    replace_text(unfinished / "config.toml", "limit = 100", "limit = 99")
+    assert "have changed since it began (100 images, now 99)" in refused("resume", unfinished)
+
+
+def test_the_table_of_a_run_and_tables_of_other_programs_are_not_replaced(
+    refused: Refused, run: Path, tmp_path: Path
+) -> None:
+    argv = ("predict", run, tmp_path, "--out")
+    assert "is the table of the run itself" in refused(*argv, run / "assignments.csv")
+    (tmp_path / "mine.csv").write_text("image,cluster,my_notes\na,1,x\n")
+    assert "use --force to replace it" in refused(*argv, tmp_path / "mine.csv")
+
+
+@pytest.mark.parametrize(
     ("old", "new"),
     [("width = 4", "width = 5"), ("clusters = 10", "clusters = 9"), ('name = "mcc"', 'name = "cc"')],
 )

@@ -28,12 +28,15 @@ def predict(
 
     Example: fedmcc predict runs/PICTURES-001 MORE --out clusters.csv
     """
+    from fedmcc.errors import InputError
     from fedmcc.runs import directory, predict
     from fedmcc.storage.atomic_files import write_output
     from fedmcc.terminal import output
 
     suffix = "" if out is None else out.suffix.lower()
     _require_own(out, suffix, json, force)
+    if out is not None and out.resolve() in {path.resolve() for path in directory.load_run(run).tables}:
+        raise InputError(f"{out} is the table of the run itself: give --out another name.")
     skipped: dict[str, str] = {}
     predictor = predict.Predictor.load(directory.load_run(run))
     as_json = json or suffix in JSON_LINES

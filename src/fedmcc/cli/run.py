@@ -138,7 +138,7 @@ def _check_settings(recipe: Path, settings: Sequence[str]) -> None:
     table = {"data": {"name": "folder"}}
     if not recipe.is_dir():
         try:
-            table = tomllib.loads(recipe.read_text())
+            table = tomllib.loads(recipe.read_text(encoding="utf-8-sig"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
             return  # `config.load` names the problem
     check_names(table, settings)

@@ -32,6 +32,7 @@ Options = TypeVar("Options")
 
 COMPLETE = "# The complete configuration: `fedmcc run` on this file repeats the run.\n"
 DEFAULT_METHOD = "fedmcc-plus"
+MAX_THREADS = 1_024  # tens of thousands end the process
 FROZEN_METHOD, FROZEN_CLUSTERING = "raw", "best"  # defaults with a frozen pretrained encoder
 CHOICES: dict[str, tuple[Mapping[str, type[Any]], str]] = {  # section: its registry, and the default name
     "data": (DATASETS, "digits"),
@@ -54,8 +55,8 @@ class General:
     def __post_init__(self) -> None:
         if self.clusters is not None and self.clusters < 2:
             raise InputError(f"clusters is {self.clusters}: give 2 or more.")
-        if self.threads is not None and self.threads < 1:
-            raise InputError(f"threads is {self.threads}: give 1 or more.")
+        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
+            raise InputError(f"threads is {self.threads}: give 1 or more, at most {MAX_THREADS}.")
         if self.seed < 0:
             raise InputError(f"seed is {self.seed}: give 0 or more.")
 
@@ -157,7 +158,7 @@ def load_config(source: str | Path | Mapping[str, Any], settings: Iterable[str] 
 def load(path: Path, settings: Iterable[str] = ()) -> Config:
     """Read a configuration from a TOML file and apply settings such as `method.momentum=0.996`."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")  # Windows may write a byte order mark
     except FileNotFoundError:
         raise InputError(f"There is no recipe at {path}: give the path of a TOML file.") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -25,13 +25,15 @@ def cache_folder() -> Path:
 
 
 def fingerprint(root: Path, names: Iterable[str], *options: object) -> str:
-    """Compute a key from the options and the path, size and modification time of every file."""
+    """Compute a key from the options and the path, size, modification time and readability of every file."""
     digest = hashlib.sha256(json.dumps([str(root.resolve()), [repr(option) for option in options]]).encode())
     for name in names:
         try:
             status = (root / name).stat()
             facts = (status.st_size, status.st_mtime_ns)
         except OSError:  # such as a broken link
+            facts = (-1, -1)
+        if not os.access(root / name, os.R_OK):
             facts = (-1, -1)
         digest.update(json.dumps([name, *facts]).encode())
     return digest.hexdigest()[:24]

@@ -23,12 +23,15 @@ class Folder(ImageFiles):
     def listing(self) -> Listing:
         """List all files except hidden ones, sorted by path."""
         root = _existing(self.root)
-        names = tuple(sorted(_files(root)))
+        unread: list[str] = []
+        names = tuple(sorted(_files(root, unread)))
+        if not names and unread:
+            raise InputError(f"The folder {root} cannot be read ({unread[0]}): make it readable.")
         if not names:
             raise InputError(
                 f"The folder {root} is empty: put images in it, or set data.root to another folder."
             )
-        listing = Listing(root, names, split="all")
+        listing = Listing(root, names, split="all", unread=tuple(sorted(unread)))
         if self.groups:
             groups, owners = self._owners(root, names)
             listing = replace(listing, groups=groups, owners=owners)
@@ -90,9 +93,14 @@ def _existing(root: Path | None) -> Path:
     return root
 
 
-def _files(root: Path) -> Iterator[str]:
+def _files(root: Path, unread: list[str]) -> Iterator[str]:
+    """The files below a folder; folders that cannot be listed are added to `unread`, with the reason."""
+
+    def report(error: OSError) -> None:
+        unread.append(f"folder {os.path.relpath(error.filename, root)}: {error.strerror}")
+
     visited: set[Path] = set()
-    for folder, folders, files in os.walk(root, followlinks=True):
+    for folder, folders, files in os.walk(root, followlinks=True, onerror=report):
         here = Path(folder)
         if here.resolve() in visited:  # a link to a folder that was visited before
             folders.clear()

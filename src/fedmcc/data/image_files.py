@@ -35,6 +35,7 @@ class Listing:
     split: str = "train"
     groups: tuple[int, ...] | None = None
     owners: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()  # folders that cannot be listed, each with the reason
 
     def spread(self, limit: int | None) -> "Listing":
         """Select at most `limit` files, evenly spread over the list, since files are sorted by class."""
@@ -92,7 +93,7 @@ def _open(listing: Listing, folder: Path) -> ImageSet:
         for numbers in (listing.labels, listing.groups)
     )
     names = [listing.names[row] for row in readable]
-    reports = tuple(f"{name}: {why}" for name, why in skipped.items())
+    reports = (*listing.unread, *(f"{name}: {why}" for name, why in skipped.items()))
     labelled = ImageSet(images, labels, listing.classes, names, listing.split, reports)
     return replace(labelled, groups=groups, owners=listing.owners)
 

@@ -6,6 +6,7 @@ a line in PARTITIONS.
 
 import io
 import math
+import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -172,6 +173,16 @@ def encode_partition(images: ImageSet, shards: Sequence[Rows]) -> bytes:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
+
+
+def read_shards(content: bytes) -> list[Rows]:
+    """The rows of each client in the content of partition.npz; raises ValueError if it is damaged."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            count = sum(name.startswith("rows_") for name in arrays.files)
+            return [arrays[f"rows_{client}"] for client in range(count)]
+    except (KeyError, OSError, zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(str(error)) from None
 
 
 def _numbers(numbers: Labels | None, images: ImageSet) -> Labels:

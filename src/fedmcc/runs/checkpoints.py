@@ -15,7 +15,7 @@ from fedmcc.federation.rounds import Progress
 from fedmcc.methods.base import Stage
 from fedmcc.networks.prototypes import trim_as
 from fedmcc.numerics.state_dicts import State, copy_into
-from fedmcc.runs.directory import Run
+from fedmcc.runs.directory import PROGRESS, Run
 from fedmcc.storage.atomic_files import write_atomically
 from fedmcc.storage.safetensor_files import load_metadata, load_shapes, load_state, save_state, save_states
 
@@ -114,10 +114,10 @@ def _delete_others(folder: Path, kept: set[str]) -> None:
 
 def load_progress(run: Run) -> Saved | None:
     """Load the last committed round, or None if there is none; states of clients are not read."""
-    listing = _listing(run)
-    if not listing:
+    folder, listing = run.resume_folder, _listing(run)
+    if not listing and not (folder / "progress.json").exists():
+        folder.mkdir(exist_ok=True)
         return None
-    folder = run.resume_folder
     try:
         progress = Progress(
             model=load_state(folder / listing["model"]),
@@ -129,13 +129,13 @@ def load_progress(run: Run) -> Saved | None:
         clients = {int(client): folder / name for client, name in listing["clients"].items()}
         for path in clients.values():
             load_shapes(path)  # raises InputError if the file is missing or damaged
-        return Saved(progress, listing["rows"], clients)
+        return Saved(progress, int(listing["rows"]), clients)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InputError(f"{folder / 'progress.json'} is damaged: restore it from a copy.") from None
 
 
 def _listing(run: Run) -> dict[str, Any]:
-    return run.read_json("resume/progress.json")
+    return run.read_json(PROGRESS)
 
 
 def check_architecture(run: Run, saved: Saved, net: nn.Module, stages: Sequence[Stage]) -> None:

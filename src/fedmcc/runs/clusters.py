@@ -46,6 +46,8 @@ class Edits:
         name = " ".join(name.split())
         if len(name) > MAX_NAME:
             raise InputError(f"The name has {len(name)} characters: give at most {MAX_NAME}.")
+        if not _is_text(name):
+            raise InputError("The name is not valid UTF-8: use a terminal with UTF-8, or other characters.")
         names = {key: value for key, value in self.names.items() if key != cluster}
         return replace(self, names=names | ({cluster: name} if name else {}))
 
@@ -63,6 +65,8 @@ def load_edits(run: Run) -> Edits:
     try:
         names = {int(key): str(value) for key, value in content.get("names", {}).items()}
         merged = _numbers(content.get("merged", {}))
+        if merged.keys() & set(merged.values()):
+            raise ValueError("A cluster was merged into one that was merged itself.")
         splits = tuple(map(_read_split, content.get("splits", ())))
     except (AttributeError, KeyError, TypeError, ValueError):
         raise InputError(f"{run.path / FILE} is damaged: restore it from a copy, or remove it.") from None
@@ -92,6 +96,15 @@ def save_edits(run: Run, edits: Edits) -> None:
     if edits.splits:
         content["splits"] = [asdict(split) | {"merged": _keyed(split.merged)} for split in edits.splits]
     run.write_json(FILE, content)
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be written as UTF-8; arguments of another encoding cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _keyed(values: Mapping[int, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from fedmcc.storage.atomic_files import locked, make_folder, write_atomically
 
 FORMAT = 1  # raised when older versions of fedmcc can no longer read the directory
 
+PROGRESS = "resume/progress.json"  # which round is the last committed one
 TEMPORARY_PREFIXES = (  # of the hidden files that `write_atomically` renames when they are complete
     "partition.npz.",
     "metrics.jsonl.",
@@ -79,6 +80,11 @@ class Run:
         return self.path / "assignments.csv"
 
     @property
+    def tables(self) -> tuple[Path, Path]:
+        """The cluster of every image as CSV and, if `pyarrow` is installed, as Parquet."""
+        return self.assignments_file, self.assignments_file.with_suffix(".parquet")
+
+    @property
     def geometry_file(self) -> Path:
         """The centres of the clusters among the features of the scored images."""
         return self.path / "checkpoints" / "clusters.safetensors"
@@ -140,15 +146,27 @@ class Run:
                     raise InputError(
                         f"Line {number} of {self.metrics_file} is damaged: restore the file from a copy."
                     ) from None
+                continue
+            if not isinstance(rows[-1], dict):
+                raise InputError(
+                    f"Line {number} of {self.metrics_file} is not a round: restore the file from a copy."
+                )
         return rows
 
     def committed_rows(self) -> list[Row]:
         """The metrics of committed rounds; a later row is of a round that a resumed run repeats."""
-        return self.rows()[: self.read_json("resume/progress.json").get("rows", 0)]
+        count = self.read_json(PROGRESS).get("rows", 0)
+        if not isinstance(count, int):
+            raise InputError(f"{self.path / PROGRESS} is damaged: restore it from a copy.")
+        return self.rows()[:count]
 
     def truncate_rows(self, count: int) -> None:
         """Keep the first `count` rows; later ones are of rounds that will be repeated."""
         kept = self.rows()[:count]
+        if len(kept) < count:
+            raise InputError(
+                f"{self.metrics_file} has {len(kept)} of {count} finished rounds: restore it from a copy."
+            )
         write_atomically(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept))
 
     def remove_temporary_files(self) -> None:

@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fedmcc.config import Config, dump, name_of
-from fedmcc.data.partition import encode_partition
+from fedmcc.data.partition import encode_partition, read_shards
+from fedmcc.errors import InputError
 from fedmcc.evaluation.assignments import assignments_csv
 from fedmcc.evaluation.geometry import fit_geometry
 from fedmcc.evaluation.options import empty_scores
@@ -154,7 +155,7 @@ def _rounds(
     try:
         yield from rounds(stage, progress, experiment.engine, experiment.clients, policy)
     except RoundFailedError as error:
-        if not any(run.committed_rows()):
+        if not run.committed_rows():
             raise
         raise RoundFailedError(
             f"{error} Earlier rounds are saved; resume with: fedmcc resume {quote(str(run.path))}"
@@ -170,16 +171,41 @@ def _restore(experiment: Experiment, run: Run) -> tuple[Progress, int]:
     run.truncate_rows(saved.rows)
     experiment.engine.begin(run.resume_folder, saved.clients, _last_rounds(run))
     run.remove_temporary_files()
+    _require_same_images(experiment, run)
     if not (run.path / PARTITION).exists():  # killed before it was written
         _write_partition(experiment, run)
     return saved.progress, saved.rows
 
 
+def _require_same_images(experiment: Experiment, run: Run) -> None:
+    """Refuse to continue a run whose clients now have other rows of images than when it began."""
+    path = run.path / PARTITION
+    if not len(experiment.images) or not path.exists():
+        return
+    try:
+        shards = read_shards(path.read_bytes())
+    except ValueError:
+        raise InputError(f"{path} is damaged: restore it from a copy.") from None
+    before, now = sum(map(len, shards)), sum(map(len, experiment.shards))
+    if before != now or not all(map(np.array_equal, shards, experiment.shards)):
+        raise InputError(
+            f"The images of {run.path} have changed since it began ({before:,} images, now {now:,}): "
+            "restore them, or start a new run."
+        )
+
+
 def _last_rounds(run: Run) -> dict[int, StageRound]:
     """The last round in which each client's update was used."""
-    return {
-        client: StageRound(row["stage"], row["round"]) for row in run.rows() for client in row["participants"]
-    }
+    try:
+        return {
+            client: StageRound(row["stage"], row["round"])
+            for row in run.rows()
+            for client in row["participants"]
+        }
+    except KeyError as missing:
+        raise InputError(
+            f"{run.metrics_file} has a round without {missing}: restore the file from a copy."
+        ) from None
 
 
 def _write_partition(experiment: Experiment, run: Run) -> None:

@@ -17,7 +17,15 @@ from fedmcc.data.folder import Folder
 from fedmcc.data.image_files import Listing, decode_block, nothing_readable
 from fedmcc.data.progress_bar import progress_counter
 from fedmcc.errors import InputError
-from fedmcc.evaluation.assignments import Assignment, columns_of, csv_body, csv_lines, json_lines, table_rows
+from fedmcc.evaluation.assignments import (
+    COLUMNS,
+    Assignment,
+    columns_of,
+    csv_body,
+    csv_lines,
+    json_lines,
+    table_rows,
+)
 from fedmcc.evaluation.features import extract
 from fedmcc.evaluation.geometry import Geometry
 from fedmcc.evaluation.parquet import parquet_chunks
@@ -29,7 +37,7 @@ from fedmcc.runs.directory import Run
 from fedmcc.runs.resolve import image_sides, without_first_weights
 from fedmcc.training.torch_setup import set_up_torch
 
-MARKS = (b"image,cluster,", b'{"image": ')  # in the first line of what `fedmcc predict --out` writes
+MARKS = (",".join(COLUMNS).encode(), b'{"image": ')  # in the first line of what `predict --out` writes
 
 Format = Literal["csv", "jsonl"]
 

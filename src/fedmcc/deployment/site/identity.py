@@ -5,6 +5,7 @@ audit book records orders and replies.
 """
 
 import json
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from fedmcc.deployment.recipes import RESOLVED_KEYS, agreed_options
 from fedmcc.deployment.setup.certificates import load_certificate, load_site_key
 from fedmcc.deployment.setup.layout import PRIVATE_MODE, SiteFolder
 from fedmcc.storage.atomic_files import try_lock, write_atomically
+
+log = logging.getLogger(__name__)
 
 MAX_ORDERS = 1000  # nonces of orders that have not expired; older orders are then refused
 MAX_RECIPES = 20  # of the runs that greeted this site last
@@ -123,20 +126,33 @@ class Ledger:
         with self.file.with_suffix(".lock").open("w") as lock:
             while not try_lock(lock.fileno()):  # another process of the site, for milliseconds
                 time.sleep(POLL_SECONDS)
-            content = self._read()
+            content = self._parsed()
+            if content is None:  # written at once: later reads would refuse all messages until then
+                log.warning("%s is damaged and starts anew: messages sent until now are refused.", self.file)
+                content = _empty(refused_until=round(1000 * time.time()))
+                write_atomically(self.file, json.dumps(content), PRIVATE_MODE)
             yield content
             write_atomically(self.file, json.dumps(content), PRIVATE_MODE)
 
     def _read(self) -> dict[str, Any]:
-        """The content of the file; if it is damaged, all orders until now are refused."""
-        refused_until = 0
-        if self.file.exists():
-            try:
-                content: dict[str, Any] = json.loads(self.file.read_text())
-                return {key: content[key] for key in ("refused_until", "orders", "recipes")}
-            except (ValueError, KeyError, TypeError):
-                refused_until = round(1000 * time.time())
-        return {"refused_until": refused_until, "orders": {}, "recipes": {}}
+        """The content of the file, without any recipe if it is damaged."""
+        content = self._parsed()
+        return _empty() if content is None else content
+
+    def _parsed(self) -> dict[str, Any] | None:
+        """The content of the file; None if it is damaged."""
+        if not self.file.exists():
+            return _empty()
+        try:
+            content: dict[str, Any] = json.loads(self.file.read_text())
+            return {key: content[key] for key in _empty()}
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def _empty(refused_until: int = 0) -> dict[str, Any]:
+    """A ledger without orders; those created until this time, in milliseconds, are refused."""
+    return {"refused_until": refused_until, "orders": {}, "recipes": {}}
 
 
 def _host(server: str) -> str:
