@@ -105,8 +105,9 @@ def test_its_tags_say_that_it_takes_no_tables():
         (np.zeros(64), "shape"),
         (np.zeros((10, 64)), "shape"),
         (np.zeros((0, 8, 8)), "shape"),
-        (np.full((10, 8, 8), np.nan), "outside"),
-        (np.full((10, 8, 8), np.inf), "outside"),
+        (np.full((10, 8, 8), np.nan), "NaN or infinite"),
+        (np.full((10, 8, 8), np.inf), "NaN or infinite"),
+        (np.full((10, 8, 8), 300.0), "outside"),
         (np.zeros((10, 8, 8), dtype=complex), "type complex"),
     ],
 )

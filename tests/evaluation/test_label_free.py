@@ -197,3 +197,11 @@ def test_clusters_in_use_are_not_called_collapsed(assigned: list[int], clusters:
 def test_features_that_are_all_alike_get_a_warning() -> None:
     features = np.ones((20, 5), dtype=np.float32) + 0.01 * rows(20)
     assert "features have collapsed" in str(collapse_warning(features, np.arange(20) % 4, 4))
+
+
+def test_clusters_that_the_user_merged_are_not_missing():
+    assigned = np.array([0, 1, 4] * 7)
+    assert collapse_warning(rows(21), assigned, 7, merged=3) is None  # three of four are used
+    assert "1.0 of 4 clusters are effectively used, 3 are empty" in str(
+        collapse_warning(rows(21), np.zeros(21, dtype=np.int64), 7, merged=3)
+    )

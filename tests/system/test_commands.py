@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -118,6 +119,21 @@ def test_a_folder_is_clustered_in_the_time_given_named_and_merged(fedmcc: Comman
         "0",
         "3",
     }
+
+
+@pytest.mark.parametrize("during", ["fedmcc.cli.run.train", "fedmcc.cli.cluster._judge"])
+def test_resume_does_all_that_an_interrupted_cluster_command_had_left(
+    fedmcc: Command, pictures: Path, monkeypatch: pytest.MonkeyPatch, during: str
+) -> None:
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(during, Mock(side_effect=KeyboardInterrupt))
+        argv = ("cluster", pictures, "--clusters", 3, "--time", "1s", "--copy", "--out", "run")
+        assert fedmcc(*argv).exit_code == 130
+    succeeded(fedmcc("resume", "run"))
+    rows = columns(Path("run/assignments.csv").read_text(), "image", "cluster", "kind")
+    assert len(rows) == 24
+    assert all(Path("run/sorted", number, name).is_file() for name, number, _ in rows)
+    assert "nothing to resume" in succeeded(fedmcc("resume", "run")).stderr
 
 
 def test_a_folder_is_clustered_by_a_pretrained_encoder_without_training(

@@ -3,9 +3,11 @@
 Commands import what they need when they run, so that `--help` starts at once.
 """
 
+import errno
 import functools
 import logging
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -26,6 +28,8 @@ OUT_OF_MEMORY = (
     "There is not enough memory: lower views.size, the sizes of the network or training.batch_size, or set "
     "training.chunk to a number of images such as 64."
 )
+
+TEMPORARY_NAME = re.compile(r"^\.(.+)\.\w{8}$")  # of a file that is being written
 
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Change an option, such as method.momentum=0.996.")
@@ -63,8 +67,7 @@ def command(function: Callable[..., None], group: typer.Typer = app) -> Callable
         except BrokenPipeError:
             raise  # `fedmcc predict ... | head`: click exits without a message
         except OSError as error:
-            # Errors of Flower's programs (FlowerError) have no errno.
-            stop(f"Operating system error: {error}." if error.errno is not None else f"{error}.", 1)
+            stop(_os_error_sentence(error), 1)
         except (MemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
                 raise
@@ -74,6 +77,19 @@ def command(function: Callable[..., None], group: typer.Typer = app) -> Callable
 
     group.command()(with_errors)
     return with_errors
+
+
+def _os_error_sentence(error: OSError) -> str:
+    """What the operating system refused; a temporary file is called by the name of the file it becomes."""
+    if error.errno is None:  # of Flower's programs
+        return f"{error}."
+    if error.errno == errno.ENOSPC:
+        return "There is no space left on the disk: free some, then `fedmcc resume` continues a run."
+    if not error.filename:
+        return f"Operating system error: {error}."
+    path = Path(os.fsdecode(error.filename))
+    name = TEMPORARY_NAME.sub(r"\1", path.name)
+    return f"Operating system error: {error.strerror} ({path.with_name(name)})."
 
 
 def _is_out_of_memory(error: Exception) -> bool:

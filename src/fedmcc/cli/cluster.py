@@ -3,7 +3,7 @@
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from fedmcc.config import Config
     from fedmcc.data.base import ImageSet
     from fedmcc.data.survey import Survey
+    from fedmcc.runs.build import Experiment
     from fedmcc.runs.directory import Run
     from fedmcc.runs.pacing import Budget
 
 DUPLICATES = "duplicates.csv"
+REMAINING = "remaining.json"  # what is to be done after the training; `resume` does it if this was killed
 
 
 class Choices(NamedTuple):
@@ -27,6 +29,7 @@ class Choices(NamedTuple):
     owners: bool
     labels: bool
     time: str
+    sort: Literal["", "copy", "link"] = ""  # images into a folder per cluster
 
 
 @command
@@ -63,10 +66,9 @@ def cluster(
     require_unused(path)
     if path.resolve().is_relative_to(folder.resolve()):
         raise InputError(f"{path} is inside {folder}: choose another folder with --out.")
-    choices = Choices(_number(clusters), encoder, owners_from_folders, labels_from_folders, limit)
-    run = _cluster(folder, choices, path, started + seconds)
-    if copy or link:
-        _sort(run, folder, link)
+    sort: Literal["", "copy", "link"] = "copy" if copy else "link" if link else ""
+    choices = Choices(_number(clusters), encoder, owners_from_folders, labels_from_folders, limit, sort)
+    _cluster(folder, choices, path, started + seconds)
 
 
 def _number(clusters: str | None) -> int | str | None:
@@ -81,8 +83,8 @@ def _number(clusters: str | None) -> int | str | None:
     return int(clusters)
 
 
-def _cluster(folder: Path, choices: Choices, path: Path, deadline: float) -> "Run":
-    from fedmcc.cli.run import Outputs, train, write_report
+def _cluster(folder: Path, choices: Choices, path: Path, deadline: float) -> None:
+    from fedmcc.cli.run import Outputs, train
     from fedmcc.data import survey
     from fedmcc.methods.choosing import AUTO
     from fedmcc.networks import is_frozen
@@ -102,10 +104,22 @@ def _cluster(folder: Path, choices: Choices, path: Path, deadline: float) -> "Ru
     prepared = build.assemble(loaded, images)
     run = experiment.start_run(prepared, path)
     _write_duplicates(run, found, images)
+    run.write_json(REMAINING, {"folder": str(folder.resolve()), "sort": choices.sort})
     train(prepared, run, Outputs(), budget)
+    complete(run, prepared)
+
+
+def complete(run: "Run", prepared: "Experiment", report: bool = True) -> None:
+    """Do what follows the training: outliers in the table, the report, folders of sorted images."""
+    from fedmcc.cli.run import write_report
+
+    remaining = run.read_json(REMAINING)
     _judge(run)
-    write_report(prepared, run)  # with the outliers of the table
-    return run
+    if report:
+        write_report(prepared, run)  # with the outliers of the table
+    if sort := remaining.get("sort"):
+        _sort(run, Path(remaining["folder"]), sort == "link")
+    (run.path / REMAINING).unlink()
 
 
 def _data(folder: Path, choices: Choices, size: int | None) -> Any:
@@ -234,7 +248,7 @@ def _sort(run: "Run", folder: Path, link: bool) -> None:
     from fedmcc.runs import sorted_folders
     from fedmcc.terminal import output
 
-    written = sorted_folders.sort_images(run, folder.resolve(), link)
+    written = sorted_folders.sort_images(run, folder, link)
     output.say(f"{written.path} has a folder per cluster.")
     if written.missing:
         output.warn(f"{len(written.missing)} images are not in it: their names are not text.")

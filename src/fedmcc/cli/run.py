@@ -74,6 +74,7 @@ def resume(
     Example: fedmcc resume runs/PICTURES-001
     """
     from fedmcc import config
+    from fedmcc.cli.cluster import REMAINING, complete
     from fedmcc.errors import InputError
     from fedmcc.runs import directory
     from fedmcc.terminal import output
@@ -82,7 +83,12 @@ def resume(
     loaded = config.load(opened.config_file)
     if opened.sites_file.exists() and not opened.simulated:
         raise InputError(f"{run} belongs to a federation: resume it with `fedmcc server start`.")
-    if opened.finished:
+    if (opened.path / REMAINING).exists():
+        prepared = prepare(loaded)
+        if not opened.finished:
+            train(prepared, opened, Outputs(False, tensorboard))
+        complete(opened, prepared, report)
+    elif opened.finished:
         output.say(f"{run} is complete: nothing to resume.")
         output.show_scores(opened.read_json("scores.json"), method_name(loaded))
     elif opened.simulated:

@@ -89,7 +89,11 @@ def _to_uint8(array: np.ndarray, origin: Path | str) -> Images:
         return array.astype(np.uint8) * np.uint8(255)
     if kind not in "iuf":
         raise InvalidArrayError(f"The images in {origin} have type {array.dtype}: save them as uint8.")
-    if not (array.min() >= low and array.max() <= high):  # also rejects NaN
+    if kind == "f" and not np.isfinite(array).all():
+        raise InvalidArrayError(
+            f"The images in {origin} have values that are NaN or infinite: leave these images out."
+        )
+    if not (array.min() >= low and array.max() <= high):
         raise InvalidArrayError(
             f"The images in {origin} have values outside {low}..{high}: "
             "save them as uint8, or as floats in 0..1."

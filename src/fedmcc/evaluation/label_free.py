@@ -83,8 +83,11 @@ def silhouette(features: Rows, assigned: Assigned, seed: int) -> float | None:
     return float(silhouette_score(normalize(features[rows].astype(np.float64)), assigned[rows]))
 
 
-def collapse_warning(features: Rows, assigned: Assigned, clusters: int) -> str | None:
-    """Explain what has collapsed and what to change; None if nothing has."""
+def collapse_warning(features: Rows, assigned: Assigned, clusters: int, merged: int = 0) -> str | None:
+    """Explain what has collapsed and what to change; None if nothing has.
+
+    `merged` clusters were emptied by the user.
+    """
     variance = _variance(features)
     if len(features) > 1 and variance < MIN_VARIANCE:
         return (
@@ -92,12 +95,12 @@ def collapse_warning(features: Rows, assigned: Assigned, clusters: int) -> str |
             "of 1). Choose views that keep more of each image, or a smaller learning rate."
         )
     sizes = cluster_sizes(assigned, clusters)
-    empty = int((sizes == 0).sum())
+    remaining, empty = clusters - merged, int((sizes == 0).sum()) - merged
     effective = float(np.exp(size_entropy(sizes) * np.log(clusters)))
-    if effective > min(clusters, len(assigned)) / 2:
+    if effective > min(remaining, len(assigned)) / 2:
         return None
     return (
-        f"The clustering has collapsed: {effective:.1f} of {clusters} clusters are effectively used, "
+        f"The clustering has collapsed: {effective:.1f} of {remaining} clusters are effectively used, "
         f"{empty} are empty. Raise method.entropy_weight or choose views that fit the images."
     )
 

@@ -40,6 +40,7 @@ class Scorer:
     seed: int
     options: Evaluation
     edit: Edit | None = None  # applies the corrections of the user to soft assignments
+    merged: int = 0  # clusters that the user merged into others: they are empty on purpose
     cache: EncoderCache = field(init=False, default_factory=EncoderCache)  # for these images only
 
     def extract(self, branch: Branch, edited: bool = True) -> Extracted:
@@ -85,7 +86,7 @@ class Scorer:
             "knn": self._knn(extracted),
             "label_free": self._without_labels(branch, extracted),
             "sizes": cluster_sizes(assigned, count).tolist(),
-            "warning": collapse_warning(extracted.features, assigned, count),
+            "warning": collapse_warning(extracted.features, assigned, count, self.merged),
         }
 
     def count(self, extracted: Extracted) -> int:

@@ -117,7 +117,9 @@ def reopen(run: Run, checkpoint: Path | None = None) -> Trained:
     load_network(net, path)
     if isinstance(head := net.online.cluster_projector, Prototypes):  # it may have chosen their number
         config = replace(config, general=replace(config.general, clusters=head.in_use))
-    return Trained(config, net, replace(make_scorer(config, images), edit=load_edits(run).apply))
+    edits = load_edits(run)
+    scorer = replace(make_scorer(config, images), edit=edits.apply, merged=len(edits.merged))
+    return Trained(config, net, scorer)
 
 
 def prepare(config: Config) -> Experiment:

@@ -12,13 +12,13 @@ from fedmcc.errors import InputError
 from fedmcc.storage.atomic_files import locked, make_folder, write_atomically
 
 FORMAT = 1  # raised when older versions of fedmcc can no longer read the directory
-
 PROGRESS = "resume/progress.json"  # which round is the last committed one
 TEMPORARY_PREFIXES = (  # of the hidden files that `write_atomically` renames when they are complete
     "partition.npz.",
     "metrics.jsonl.",
     "scores.json.",
     "sites.json.",
+    "remaining.json.",
     "assignments.csv.",
     "final.safetensors.",
     "clusters.safetensors.",

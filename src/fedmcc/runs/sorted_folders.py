@@ -34,6 +34,7 @@ def sort_images(run: Run, root: Path, link: bool) -> Sorted:
 def _place(image: Path, place: Path, link: bool) -> None:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)  # of a command that was killed
         if link:
             place.symlink_to(image)
         else:
