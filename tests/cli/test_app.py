@@ -44,6 +44,8 @@ def test_other_errors_of_the_program_keep_their_traceback():
             PermissionError(errno.EACCES, "Permission denied", "runs/a/.clusters.json.b9m9yb__"),
             "Permission denied (runs/a/clusters.json)",
         ),
+        (IsADirectoryError(errno.EISDIR, "Is a directory", "/"), "Is a directory (/)"),
+        (OSError(errno.EIO, "Input/output error", 7), "Input/output error"),
         (
             IsADirectoryError(errno.EISDIR, "Is a directory", "runs/a/.hidden"),
             "Is a directory (runs/a/.hidden)",

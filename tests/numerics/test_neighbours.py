@@ -31,7 +31,8 @@ def test_of_many_equal_distances_the_lowest_indices_are_found_in_order(count):
 
 
 def test_a_single_row_has_no_neighbours_and_rows_that_are_not_numbers_come_last():
-    assert nearest(torch.zeros(1, 2), 3)[0].shape == (1, 0)
+    assert nearest(torch.zeros(1, 2), 3)[0].shape == nearest(torch.zeros(1, 2), 0)[1].shape == (1, 0)
+    assert nearest(torch.zeros(5, 2), 0)[0].shape == (5, 0)
     rows = torch.tensor([[0.0], [float("nan")], [2.0], [1.0]])
     assert nearest(rows, 2)[0][[0, 2, 3]].tolist() == [[3, 2], [3, 0], [0, 2]]
 

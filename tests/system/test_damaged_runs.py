@@ -93,6 +93,13 @@ def test_a_file_with_another_content_than_resuming_needs_is_named(
     assert hint in refused("resume", unfinished)
 
 
+def test_a_partition_with_a_changed_byte_is_damaged(refused: Refused, unfinished: Path) -> None:
+    content = bytearray((unfinished / "partition.npz").read_bytes())
+    content[60] ^= 0x55  # in the first compressed array
+    (unfinished / "partition.npz").write_bytes(bytes(content))
+    assert "partition.npz is damaged" in refused("resume", unfinished)
+
+
 def test_a_run_is_not_resumed_on_other_images(refused: Refused, unfinished: Path) -> None:
     replace_text(unfinished / "config.toml", "limit = 100", "limit = 99")
     assert "have changed since it began (100 images, now 99)" in refused("resume", unfinished)

@@ -174,7 +174,7 @@ def test_a_full_disk_is_one_sentence_and_exit_code_1(
     monkeypatch.setattr("os.fsync", full)
     result = fedmcc("run", recipe, "--out", "new")
     assert result.exit_code == 1
-    assert "No space left on device" in result.stderr
+    assert "no space left on the disk: free some" in result.stderr
     assert result.stderr.count("Error: ") == 1
 
 

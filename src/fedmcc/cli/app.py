@@ -85,11 +85,11 @@ def _os_error_sentence(error: OSError) -> str:
         return f"{error}."
     if error.errno == errno.ENOSPC:
         return "There is no space left on the disk: free some, then `fedmcc resume` continues a run."
-    if not error.filename:
+    if not isinstance(error.filename, str | bytes | os.PathLike):
         return f"Operating system error: {error}."
-    path = Path(os.fsdecode(error.filename))
-    name = TEMPORARY_NAME.sub(r"\1", path.name)
-    return f"Operating system error: {error.strerror} ({path.with_name(name)})."
+    folder, name = os.path.split(os.fsdecode(error.filename))
+    path = os.path.join(folder, TEMPORARY_NAME.sub(r"\1", name))  # noqa: PTH118 (a Path has no empty name)
+    return f"Operating system error: {error.strerror} ({path})."
 
 
 def _is_out_of_memory(error: Exception) -> bool:

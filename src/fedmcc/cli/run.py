@@ -77,6 +77,7 @@ def resume(
     from fedmcc.cli.cluster import REMAINING, complete
     from fedmcc.errors import InputError
     from fedmcc.runs import directory
+    from fedmcc.runs.experiment import require_same_images
     from fedmcc.terminal import output
 
     opened = directory.load_run(run)
@@ -85,7 +86,9 @@ def resume(
         raise InputError(f"{run} belongs to a federation: resume it with `fedmcc server start`.")
     if (opened.path / REMAINING).exists():
         prepared = prepare(loaded)
-        if not opened.finished:
+        if opened.finished:
+            require_same_images(prepared, opened)
+        else:
             train(prepared, opened, Outputs(False, tensorboard))
         complete(opened, prepared, report)
     elif opened.finished:

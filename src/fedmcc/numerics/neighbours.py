@@ -15,6 +15,8 @@ def nearest(
     Of equal distances, the lower index comes first.
     """
     count = min(count, len(rows) - 1)
+    if count < 1:
+        return torch.empty(len(rows), 0, dtype=torch.int64, device=rows.device), rows.new_empty(len(rows), 0)
     lengths, step = rows.square().sum(dim=1), max(1, MAX_ELEMENTS // len(rows))
     indices, distances = [], []
     for start in range(0, len(rows), step):

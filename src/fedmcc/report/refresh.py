@@ -21,7 +21,8 @@ def refresh(run: Run) -> Refreshed:
     try:
         clusters.rewrite(run)
     except InputError as error:
-        return Refreshed([], f"Predictions use it; assignments.csv and the report stay as they were. {error}")
+        stored = "The correction is stored, but assignments.csv and the report stay as they were"
+        return Refreshed([], f"{stored}: repeat it when the images are there. {error}")
     if not (run.path / FILE).exists():
         return Refreshed([run.assignments_file])
     return Refreshed([run.assignments_file, write_report([run.path])])

@@ -138,6 +138,23 @@ def _train(experiment: Experiment, run: Run) -> Generator[Step | Scored, None, P
     return progress
 
 
+def require_same_images(experiment: Experiment, run: Run) -> None:
+    """Refuse to continue a run whose clients now have other rows of images than when it began."""
+    path = run.path / PARTITION
+    if not len(experiment.images) or not path.exists():
+        return
+    try:
+        shards = read_shards(path.read_bytes())
+    except ValueError:
+        raise InputError(f"{path} is damaged: restore it from a copy.") from None
+    before, now = sum(map(len, shards)), sum(map(len, experiment.shards))
+    if before != now or not all(map(np.array_equal, shards, experiment.shards)):
+        raise InputError(
+            f"The images of {run.path} have changed since it began ({before:,} images, now {now:,}): "
+            "restore them, or start a new run."
+        )
+
+
 def plan(experiment: Experiment, run: Run) -> Plan:
     """The work of the run in total and so far; an expected value if clients are sampled."""
     clients = experiment.clients
@@ -171,27 +188,10 @@ def _restore(experiment: Experiment, run: Run) -> tuple[Progress, int]:
     run.truncate_rows(saved.rows)
     experiment.engine.begin(run.resume_folder, saved.clients, _last_rounds(run))
     run.remove_temporary_files()
-    _require_same_images(experiment, run)
+    require_same_images(experiment, run)
     if not (run.path / PARTITION).exists():  # killed before it was written
         _write_partition(experiment, run)
     return saved.progress, saved.rows
-
-
-def _require_same_images(experiment: Experiment, run: Run) -> None:
-    """Refuse to continue a run whose clients now have other rows of images than when it began."""
-    path = run.path / PARTITION
-    if not len(experiment.images) or not path.exists():
-        return
-    try:
-        shards = read_shards(path.read_bytes())
-    except ValueError:
-        raise InputError(f"{path} is damaged: restore it from a copy.") from None
-    before, now = sum(map(len, shards)), sum(map(len, experiment.shards))
-    if before != now or not all(map(np.array_equal, shards, experiment.shards)):
-        raise InputError(
-            f"The images of {run.path} have changed since it began ({before:,} images, now {now:,}): "
-            "restore them, or start a new run."
-        )
 
 
 def _last_rounds(run: Run) -> dict[int, StageRound]:

@@ -181,7 +181,7 @@ def site_files(source: Source, root: Path, size: int | None = None) -> ImageFile
 def too_few_images(config: Config, images: Images) -> str:
     """Why a site with these images refuses a recipe; empty if it does not."""
     fewest = max((getattr(stage, "smallest", 1) for stage in stages(config)), default=1)
-    if count_different(images) >= fewest:
+    if fewest <= 1 or (len(images) >= fewest and count_different(images, fewest) >= fewest):
         return ""
     return (
         f"The site has fewer different images than a centroid must represent ({fewest}): add images to the "
