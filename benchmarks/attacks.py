@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
+from fedmcc.methods.federated_spectral import Merging
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -13,7 +14,6 @@ from fedmcc.federation.engines.base import Engine
 from fedmcc.federation.update_checks import MAX_SAMPLES
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Stage
-from fedmcc.methods.federated_spectral import Merging
 from fedmcc.numerics.matrices import from_upper_triangle, upper_triangle
 from fedmcc.numerics.randomness import derive
 from fedmcc.numerics.state_dicts import State

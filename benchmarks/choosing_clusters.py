@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from fedmcc.methods.federated_spectral import CURVE, FederatedSpectral
 from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_score
 from torch import nn
@@ -26,7 +27,6 @@ from fedmcc.evaluation.features import extract
 from fedmcc.federation.engines.embedded import Embedded
 from fedmcc.federation.policy import Federation, Policy
 from fedmcc.federation.rounds import Progress, Round, rounds
-from fedmcc.methods.federated_spectral import CURVE, FederatedSpectral
 from fedmcc.networks.initialise import initialise
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.numerics import cluster_number

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from fedmcc.methods.federated_spectral import FederatedSpectral
 from torch import Tensor, nn
 
 from fedmcc.messages import Update
 from fedmcc.methods.base import Stage
-from fedmcc.methods.federated_spectral import FederatedSpectral
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.numerics.state_dicts import copy_into
 from fedmcc.training.memory import bytes_in_use

@@ -1,71 +1,151 @@
-"""Repeats the clustering of finished runs with this version: their encoders stay as they were trained.
+"""Clusters the features of trained encoders again: every clustering has the same features and clients.
 
-For runs of `fedmcc-plus` and of methods followed by `spectral`. The stages that train nothing and follow the
-training are run again with the options and the seed of the run, which is not changed. Labels only score.
+The files are those of benchmarks/encoders.py, with `features`, `labels` and `client` (-1: with no client).
+Labels only score. A row per file, clustering and seed is added to the CSV; rows that it has are not repeated.
 
-python benchmarks/recluster.py RUN... --out recluster.jsonl
+python benchmarks/recluster.py FILE... --out recluster.csv [--head informative] [--head kmeans:whiten=0.5]
 """
 
 import argparse
-import json
+import csv
+import platform
+import subprocess
 import time
 from pathlib import Path
+from typing import NamedTuple
 
-from fedmcc.config import load
+import numpy as np
+import torch
+from torch import nn
+
+from fedmcc.evaluation.clustering import accuracy, nmi
+from fedmcc.evaluation.features import at_owners
+from fedmcc.federation.engines.embedded import Embedded
+from fedmcc.federation.policy import Federation, Policy
 from fedmcc.federation.rounds import Progress, Round, rounds
-from fedmcc.methods.base import Stage
+from fedmcc.networks.initialise import initialise
+from fedmcc.networks.momentum import Branch, Network
+from fedmcc.numerics import kmeans
+from fedmcc.numerics.randomness import generator
 from fedmcc.numerics.state_dicts import copy_into, detached
-from fedmcc.runs.build import Experiment, prepare
-from fedmcc.runs.checkpoints import load_state
-from fedmcc.runs.directory import Run
+from fedmcc.training.loop import Training
+from fedmcc.training.torch_setup import set_up_torch
+from fedmcc.views import Views
+from heads import FeatureClient, make_clustering
 
-ON_FEATURES = ("whitening", "centroids", "prototypes", "merging")  # stages of federated spectral clustering
+
+class Features(NamedTuple):
+    """The features of all images, their labels, and the client of each; -1 if none has it."""
+
+    features: np.ndarray
+    labels: np.ndarray
+    client: np.ndarray
 
 
 def main() -> None:
-    """Cluster each run that the file does not have yet."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", type=Path, nargs="+")
+    """Measure what the table lacks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--head", action="append", help="a clustering, such as informative:neighbours=0")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--clusters", type=int, default=10)
     options = parser.parse_args()
-    lines = options.out.read_text().splitlines() if options.out.exists() else []
-    done = {json.loads(line)["run"] for line in lines}
-    for path in (path for path in options.runs if path.name not in done):
-        row = {"run": path.name, **recluster(Run(path))}
-        with options.out.open("a") as out:
-            out.write(json.dumps(row) + "\n")
-        print(
-            f"{path.name}: ACC {row['before']['acc']:.3f} -> {row['acc']:.3f}, NMI {row['nmi']:.3f}",
-            flush=True,
-        )
+    set_up_torch(1)
+    done = {tuple(row[:3]) for row in csv.reader(options.out.open())} if options.out.exists() else set()
+    with options.out.open("a", newline="") as file:
+        table = csv.writer(file)
+        if not done:
+            table.writerow(
+                [
+                    "cell",
+                    "clustering",
+                    "seed",
+                    "commit",
+                    "processor",
+                    "unknown",
+                    "own",
+                    "further",
+                    "nmi",
+                    "own_nmi",
+                    "cpu_seconds",
+                ]
+            )
+        for seed in range(options.seeds):
+            for path in options.files:
+                for head in options.head or ["informative"]:
+                    if (path.stem, head, str(seed)) not in done:
+                        scores = measure(read(path), head, options.clusters, seed)
+                        table.writerow([path.stem, head, seed, commit(), processor(), *scores])
+                        file.flush()
 
 
-def recluster(run: Run) -> dict[str, object]:
-    """The scores of the head before and now, and the processor time."""
-    experiment, started = prepare(load(run.config_file)), time.process_time()
-    trained = load_state(run.model_file)
-    copy_into(
-        experiment.net, {name: value for name, value in trained.items() if "cluster_projector" not in name}
-    )
-    progress = Progress(detached(experiment.net.state_dict()))
-    stages = [stage for stage in experiment.stages if stage.name in ON_FEATURES]
-    with experiment.engine:
-        for stage in stages:
-            progress = finish(experiment, stage, progress)
-    copy_into(experiment.net, progress.model)
-    assert experiment.scorer is not None
-    seconds, online = time.process_time() - started, experiment.net.online
-    scores = experiment.scorer.final(online, experiment.scorer.extract(online))
-    before = json.loads(run.scores_file.read_text())["scores"]["head"]
-    return {**scores["scores"]["head"], "knn": scores["knn"], "before": before, "seconds": seconds}
+def read(path: Path) -> Features:
+    """The arrays of a file."""
+    with np.load(path) as file:
+        return Features(file["features"].astype(np.float32), file["labels"], file["client"])
 
 
-def finish(experiment: Experiment, stage: Stage, progress: Progress) -> Progress:
-    """The progress after all rounds of a stage."""
-    for event in rounds(stage, progress, experiment.engine, experiment.clients, experiment.policy(b"")):
-        if isinstance(event, Round):
-            progress = event.progress
-    return progress
+def measure(data: Features, head: str, clusters: int, seed: int) -> list[float]:
+    """ACC with unknown owner, at the own client, of the images of no client; NMI of both; seconds."""
+    started, held = time.process_time(), data.client >= 0
+    name, _, _ = head.partition(":")
+    if name == "pooled":
+        model = kmeans.fit(kmeans.unit_rows(data.features[held]), clusters, seed)
+        unknown = own = model.predict(kmeans.unit_rows(data.features))
+    else:
+        net = federate(data, head, clusters, seed)
+        features = torch.from_numpy(data.features)
+        with torch.no_grad():
+            unknown = net.online.assign(features).argmax(dim=1).numpy()
+            own = at_owners(net.online, data.features, data.client).argmax(axis=1)
+    seconds, labels = time.process_time() - started, data.labels
+    further = accuracy(labels[~held], unknown[~held]) if (~held).any() else float("nan")
+    pairs = ((labels[held], each[held]) for each in (unknown, own))
+    (first, second) = pairs
+    scores = [accuracy(*first), accuracy(*second), further, nmi(*first), nmi(*second)]
+    return [*(round(float(score), 4) for score in scores), round(seconds, 2)]
+
+
+def federate(data: Features, head: str, clusters: int, seed: int) -> Network:
+    """A network whose head a federation of the clients has made."""
+    from dataclasses import replace
+
+    net, clustering = Network(Branch(nn.Flatten())), make_clustering(head)
+    clustering.extend(net, data.features.shape[1], clusters)
+    initialise(net, generator(seed, "weights"))
+    progress, policy = Progress(detached(net.state_dict())), Policy(Federation(), seed)
+    with Embedded(net, clients_of(data, seed)) as engine:
+        for stage in clustering.stages():
+            stage = replace(stage, seed=1000 * seed) if hasattr(stage, "seed") else stage
+            for event in rounds(stage, progress, engine, range(len(engine.members)), policy):
+                if isinstance(event, Round):
+                    progress = event.progress
+    copy_into(net, progress.model)
+    return net.eval()
+
+
+def clients_of(data: Features, seed: int) -> list[FeatureClient]:
+    """A client for each number."""
+    shards = [np.flatnonzero(data.client == client) for client in np.unique(data.client[data.client >= 0])]
+    training = Training(keep_optimizer=False)
+    return [
+        FeatureClient(index, data.features[own], Views(), training, seed) for index, own in enumerate(shards)
+    ]
+
+
+def commit() -> str:
+    """The commit of the code."""
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+
+
+def processor() -> str:
+    """The name of the processor."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
 
 
 if __name__ == "__main__":

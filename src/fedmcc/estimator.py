@@ -67,7 +67,7 @@ class DeepClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
     cluster_centers_ : np.ndarray
         Mean of the features of each cluster; 0 for an empty one.
     cluster_choice_ : dict or None
-        With `n_clusters="auto"`, the chosen number, the two runners-up and the scores of all numbers.
+        With `n_clusters="auto"`, the chosen number and what each merge into fewer clusters costs.
     """
 
     def __init__(

@@ -268,7 +268,7 @@ def _announce(prepared: "Experiment", run: "Run") -> None:
     from fedmcc.terminal import output
 
     config, count = prepared.config, len(prepared.images)
-    most = "up to " if chooses(config.method, config.clustering) else ""
+    most = "up to " if chooses(config.clustering) else ""
     clusters = f"{most}{config.general.clusters} clusters"
     output.say(f"{method_name(config)}: {count:,} images, {clusters}, in {run.path}")
 

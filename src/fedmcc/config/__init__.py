@@ -22,8 +22,8 @@ from fedmcc.evaluation.options import Evaluation
 from fedmcc.federation.engines import ENGINES, EngineOptions
 from fedmcc.federation.policy import Federation
 from fedmcc.federation.privacy import Privacy
-from fedmcc.methods import CLUSTERINGS, EARLIER_OPTIONS, METHODS, Clustering, Method
-from fedmcc.methods.choosing import AUTO, AUTO_CLUSTERING, MOST_CLUSTERS, choosing
+from fedmcc.methods import CLUSTERINGS, METHODS, RENAMED, Clustering, Method
+from fedmcc.methods.choosing import AUTO, MOST_CLUSTERS, choosing
 from fedmcc.networks import ENCODERS, EncoderOptions, in_files, is_frozen, native_size
 from fedmcc.training.loop import Training
 from fedmcc.views import PRESETS, Views
@@ -31,9 +31,10 @@ from fedmcc.views import PRESETS, Views
 Options = TypeVar("Options")
 
 COMPLETE = "# The complete configuration: `fedmcc run` on this file repeats the run.\n"
-DEFAULT_METHOD = "fedmcc-plus"
+DEFAULT_METHOD = "fedmcc"
+DEFAULT_CLUSTERING = "informative"
 MAX_THREADS = 1_024  # tens of thousands end the process
-FROZEN_METHOD, FROZEN_CLUSTERING = "raw", "best"  # defaults with a frozen pretrained encoder
+FROZEN_METHOD = "raw"  # default with a frozen pretrained encoder
 CHOICES: dict[str, tuple[Mapping[str, type[Any]], str]] = {  # section: its registry, and the default name
     "data": (DATASETS, "digits"),
     "encoder": (ENCODERS, "convnet"),
@@ -172,9 +173,6 @@ def parse_text(text: str, source: str = "The recipe", settings: Iterable[str] = 
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{source} is not valid TOML: {error}.") from None
-    for section in ("method", "clustering") if text.startswith(COMPLETE) else ():
-        if isinstance(options := table.get(section), dict):
-            table[section] = EARLIER_OPTIONS.get(str(options.get("name")), {}) | options
     return parse(apply_settings(table, settings))
 
 
@@ -193,11 +191,10 @@ def parse(table: Mapping[str, Any]) -> Config:
     automatic = table.get("clusters") == AUTO
     if isinstance(table.get("clusters"), str) and not automatic:
         raise InputError(f"clusters is {table['clusters']!r}: give a number, or {AUTO}.")
-    default = (AUTO_CLUSTERING if automatic else FROZEN_CLUSTERING) if _lacks_head(encoder, method) else None
+    default = DEFAULT_CLUSTERING if is_frozen(encoder) or _learns_features(method) else None
     clustering = cast(Clustering, _choose("clustering", table, default))
     if automatic:
-        table = {**table, "clusters": MOST_CLUSTERS}
-        method, clustering = choosing(method, clustering)
+        table, clustering = {**table, "clusters": MOST_CLUSTERS}, choosing(clustering)
     return Config(
         general=_build("", General, {key: table[key] for key in table if key in general}),
         data=data,
@@ -247,14 +244,16 @@ def _data(table: Mapping[str, Any], encoder: EncoderOptions) -> Source:
     return data
 
 
-def _lacks_head(encoder: EncoderOptions, method: Method) -> bool:
-    return is_frozen(encoder) and not method.stages()
+def _learns_features(method: Method) -> bool:
+    return getattr(getattr(method, "about", None), "features_only", False)
 
 
 def _choose(section: str, table: Mapping[str, Any], default: str | None = None) -> object:
     registry, usual = CHOICES[section]
     options = dict(table.get(section, {}))
     name = options.pop("name", default or usual)
+    if section in ("method", "clustering") and (instead := RENAMED.get(str(name))):
+        raise InputError(f"{section}.name is '{name}', which is gone: {instead}.")
     if not isinstance(name, str) or name not in registry:
         raise unknown({"data": "data set"}.get(section, section), str(name), registry)
     return _build(section, registry[name], options)

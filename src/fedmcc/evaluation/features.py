@@ -5,12 +5,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float32, UInt8
+from jaxtyping import Float32, Int, UInt8
 from torch import Tensor, nn
 
 from fedmcc.errors import InputError
 from fedmcc.networks.inference import device_of, eval_mode
 from fedmcc.networks.momentum import Branch
+from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics.state_dicts import State, detached, equal_states
 from fedmcc.training.loop import DivergedError
 
@@ -65,6 +66,22 @@ def assign(
     with eval_mode(project), torch.inference_mode():
         batches = torch.split(torch.from_numpy(features).to(device_of(branch)), batch_size)
         return torch.cat([project(batch).float().cpu() for batch in batches]).numpy()
+
+
+def at_owners(
+    branch: Branch, features: Float32[np.ndarray, "n d"], owners: Int[np.ndarray, " n"]
+) -> Float32[np.ndarray, "n k"] | None:
+    """Soft assignments given the owner of each image, -1 for an unknown one; None if the head cannot use it."""
+    head = branch.cluster_projector
+    if not isinstance(head, Prototypes):
+        return None
+    soft = assign(branch, features)
+    assert soft is not None
+    with eval_mode(head), torch.inference_mode():
+        for owner in np.unique(owners[owners >= 0]):
+            own = torch.from_numpy(features[owners == owner]).to(device_of(branch))
+            soft[owners == owner] = head.at_owner(own).float().cpu().numpy()
+    return soft
 
 
 class EncoderCache:

@@ -11,7 +11,8 @@ from torch import nn
 from fedmcc.errors import InputError
 from fedmcc.evaluation.features import extract
 from fedmcc.messages import Update
-from fedmcc.methods.federated_kmeans import Centroids, FederatedKMeans, Whitening
+from fedmcc.methods.federated_kmeans import Centroids, FederatedKMeans
+from fedmcc.methods.whitening import Whitening
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.numerics.kmeans import RESTARTS, fit, fit_each, fit_from, unit_rows
 from fedmcc.numerics.state_dicts import copy_into

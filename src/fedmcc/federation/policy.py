@@ -83,9 +83,9 @@ class Federation:
             if stage.additive(select(weights, stage.shared)) is None:
                 raise InputError(
                     "federation.secure_aggregation hides sums and averages, but in the stage "
-                    f"{stage.name} clients send other statistics: use a method such as fedmcc, set "
-                    "method.prototype_rounds of fedmcc-plus to 5 or so, or let the server read these "
-                    "statistics of each client with federation.open_statistics."
+                    f"{stage.name} clients send other statistics: set "
+                    "clustering.prototype_rounds of informative to 5 or so, use a clustering such as mcc, "
+                    "or let the server read these statistics of each client with federation.open_statistics."
                 )
 
 

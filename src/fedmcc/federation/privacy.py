@@ -69,8 +69,8 @@ class Privacy:
             if releases(stage, shared) is None:
                 raise InputError(
                     f"privacy.noise covers averaged weights and bounded sums, but in the stage {stage.name} "
-                    "clients send more: use a method such as fedmcc, set method.prototype_rounds of "
-                    "fedmcc-plus to 5 or so, or leave out privacy.noise."
+                    "clients send more: set clustering.prototype_rounds of informative to 5 "
+                    "or so, use a clustering such as mcc, or leave out privacy.noise."
                 )
             for name in shared:
                 if name.endswith("running_var"):

@@ -2,7 +2,6 @@
 
 from fedmcc.methods.ae import AE
 from fedmcc.methods.base import Clustering, Method, NoClustering, Stage
-from fedmcc.methods.best_clustering import BestClustering
 from fedmcc.methods.cc import CC
 from fedmcc.methods.cc_clustering import CCClustering
 from fedmcc.methods.cluster_contrast import ClusterContrast
@@ -13,9 +12,7 @@ from fedmcc.methods.fedbyol import FedBYOL
 from fedmcc.methods.fedca import FedCA
 from fedmcc.methods.fedema import FedEMA
 from fedmcc.methods.federated_kmeans import FederatedKMeans
-from fedmcc.methods.federated_spectral import FederatedSpectral
 from fedmcc.methods.fedmcc import FedMCC
-from fedmcc.methods.fedmcc_plus import FedMCCPlus
 from fedmcc.methods.fedmoco import FedMoCo
 from fedmcc.methods.fedsimclr import FedSimCLR
 from fedmcc.methods.fedsimsiam import FedSimSiam
@@ -23,6 +20,7 @@ from fedmcc.methods.fedu import FedU
 from fedmcc.methods.gcc import GCC
 from fedmcc.methods.idfd import IDFD
 from fedmcc.methods.iic import IIC
+from fedmcc.methods.informative import InformativeClustering
 from fedmcc.methods.jule import JULE
 from fedmcc.methods.k_fed import KFed
 from fedmcc.methods.landmarks import LandmarkSpectral
@@ -43,7 +41,6 @@ METHODS: dict[str, type[Method]] = {
     "cc": CC,
     "mcc": MCC,
     "fedmcc": FedMCC,
-    "fedmcc-plus": FedMCCPlus,
     "fedbyol": FedBYOL,
     "fedu": FedU,
     "fedema": FedEMA,
@@ -78,12 +75,11 @@ Examples
 """
 
 CLUSTERINGS: dict[str, type[Clustering]] = {
+    "informative": InformativeClustering,
     "none": NoClustering,
     "mcc": ClusterContrast,
     "cc": CCClustering,
     "kmeans": FederatedKMeans,
-    "spectral": FederatedSpectral,
-    "best": BestClustering,
     "lloyd": LloydKMeans,
     "landmarks": LandmarkSpectral,
     "neighbours": NeighbourClustering,
@@ -96,21 +92,14 @@ Examples
 --------
 >>> from fedmcc import CLUSTERINGS
 >>> sorted(CLUSTERINGS)[:4]
-['best', 'cc', 'k-fed', 'kmeans']
+['cc', 'informative', 'k-fed', 'kmeans']
 """
 
-EARLIER_OPTIONS: dict[str, dict[str, object]] = {
-    "fedmcc-plus": {
-        "members": 1,
-        "half_life": 0.0,
-        "variance": 1.0,
-        "neighbours": 0,
-        "calibrate": False,
-        "emphasis": 0.0,
-        "ownership": False,
-    },
-    "spectral": {"members": 1, "variance": 1.0, "neighbours": 0, "ownership": False},
+RENAMED: dict[str, str] = {
+    "fedmcc-plus": 'write method.name = "fedmcc" and clustering.name = "informative"',
+    "spectral": 'write clustering.name = "informative"',
+    "best": 'write clustering.name = "informative"',
 }
-"""Options that complete configurations of earlier versions lack, with the values that they had then."""
+"""Names of earlier versions, and what to write instead."""
 
-__all__ = ["CLUSTERINGS", "EARLIER_OPTIONS", "METHODS", "Clustering", "Method", "Stage"]
+__all__ = ["CLUSTERINGS", "METHODS", "RENAMED", "Clustering", "Method", "Stage"]

@@ -23,6 +23,10 @@ SMALLEST_CLUSTER = 10  # images that a centroid represents at least; docs/privac
 SMALLEST_ALONE = 1  # if the only client is this machine: nothing is sent to others
 LOCAL_RESTARTS = 3  # of a client's k-means; with many centroids, few restarts suffice
 MAX_UNIT_LENGTH = 1.01  # of a centroid of unit vectors, with rounding
+FEW_CENTROIDS = (
+    "All clients together have sent %d centroids for %d clusters: some clusters stay empty. Give clients "
+    "more images, or let centroids represent fewer (the option smallest; docs/privacy.md has the cost)."
+)
 MAX_FEATURE = 1e4  # root mean square of the numbers of a centroid of features of any length
 
 
@@ -71,15 +75,9 @@ def sized(
     return centres, np.bincount(labels, copies, len(centres)).astype(np.int64)
 
 
-def names(number: int = 0) -> tuple[str, str]:
-    """The names of the centroids and of the sizes of a set among those that are sent."""
-    return (f"centroids_{number}", f"sizes_{number}") if number else ("centroids", "sizes")
-
-
-def sent(found: Centroids, number: int = 0) -> State:
-    """Centroids and sizes in the form in which they are sent, as one of several sets."""
-    centroids, sizes = names(number)
-    return {centroids: torch.from_numpy(found[0]).float(), sizes: torch.from_numpy(found[1])}
+def sent(found: Centroids) -> State:
+    """Centroids and sizes in the form in which they are sent."""
+    return {"centroids": torch.from_numpy(found[0]).float(), "sizes": torch.from_numpy(found[1])}
 
 
 def longest(features: int, unit: bool) -> float:
@@ -88,45 +86,37 @@ def longest(features: int, unit: bool) -> float:
 
 
 def centroids_error(
-    update: Update, limits: Sequence[tuple[int, int]], smallest: int, unit: bool = True
+    update: Update, most: int, features: int, smallest: int, unit: bool = True, sets: int = 1
 ) -> str:
-    """Why the sets of centroids of an update cannot be those of its images, as a sentence; empty if they can.
+    """Why the centroids of an update cannot be those of its images, as a sentence; empty if they can.
 
-    `limits` has the largest number of centroids of each set, and their number of features.
+    The sizes of all sets of centroids together are `sets` times the number of images at most.
     """
-    expected: dict[str, TensorSpec] = {}
-    for number, (_, features) in enumerate(limits):
-        centroids, sizes = names(number)
-        expected |= {centroids: (torch.float32, (None, features)), sizes: (torch.int64, (None,))}
+    expected: dict[str, TensorSpec] = {
+        "centroids": (torch.float32, (None, features)),
+        "sizes": (torch.int64, (None,)),
+    }
     if mismatch := extras_mismatch(update.extras, expected):
         return mismatch
-    for number, (most, _) in enumerate(limits):
-        if error := _set_error(update, number, most, smallest, unit):
-            return error
-    return ""
-
-
-def _set_error(update: Update, number: int, most: int, smallest: int, unit: bool) -> str:
-    centroids, sizes = (update.extras[name] for name in names(number))
-    most = max(1, min(most, update.samples))
+    centroids, sizes = update.extras["centroids"], update.extras["sizes"]
+    most = max(1, min(most, update.samples * sets))
     if len(centroids) > most:
         return f"It has {len(centroids)} centroids; at most {most} are allowed."
-    if len(centroids) != len(sizes) or (sizes > update.samples).any() or sizes.sum() != update.samples:
+    wholes, rest = divmod(int(sizes.sum()), update.samples)
+    possible = not rest and 1 <= wholes <= sets and bool((sizes <= update.samples).all())
+    if len(centroids) != len(sizes) or not possible:
         return "The sizes of its centroids do not sum to its number of images."
     if len(sizes) > 1 and int(sizes.min()) < smallest:
         return f"Its centroids represent fewer images than {smallest}, the smallest number."
-    if (centroids.norm(dim=1) <= longest(centroids.shape[1], unit)).all():
+    if (centroids.norm(dim=1) <= longest(features, unit)).all():
         return ""
     return f"Its centroids lie outside the {'unit sphere' if unit else 'range of features'}."
 
 
-def gathered(
-    updates: Sequence[Update], counts: Sequence[float], number: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """The centroids of all clients in a set, and their numbers of images, limited as `counts` says."""
-    centroids, sizes = names(number)
-    rows = torch.cat([update.extras[centroids] for update in updates]).numpy()
-    return rows, concatenate(updates, sizes, counts).numpy().astype(np.float32)
+def gathered(updates: Sequence[Update], counts: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """The centroids of all clients, and their numbers of images, limited as `counts` says."""
+    rows = torch.cat([update.extras["centroids"] for update in updates]).numpy()
+    return rows, concatenate(updates, "sizes", counts).numpy().astype(np.float32)
 
 
 def repeated(centres: Tensor, count: int) -> Tensor:

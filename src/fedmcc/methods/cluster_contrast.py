@@ -12,7 +12,7 @@ from fedmcc.messages import Task, Update
 from fedmcc.methods.base import STARTED, Aggregate, Memory, Parts, Stage
 from fedmcc.methods.extras import Additive, additive_mismatch
 from fedmcc.methods.hyperparameters import require_fraction, require_positive, require_view_pairs
-from fedmcc.methods.mcc import Target
+from fedmcc.methods.momentum_target import Target
 from fedmcc.methods.other_clients import mean_over_images, part_of_others
 from fedmcc.networks.heads import cluster_projector
 from fedmcc.networks.momentum import Branch, ema_update, set_cluster_projector

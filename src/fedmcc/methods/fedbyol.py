@@ -36,7 +36,7 @@ class FedBYOL:
     """BYOL with federated averaging: no negatives; each client keeps its own target network."""
 
     about: ClassVar[About] = About(
-        "federated representation", "Grill et al., NeurIPS", 2020, "a clustering", cost=1.0
+        "federated representation", "Grill et al., NeurIPS", 2020, features_only=True, cost=1.0
     )
 
     rounds: int = 100  # R

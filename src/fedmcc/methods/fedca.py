@@ -40,7 +40,8 @@ class FedCA:
         "federated representation",
         "Zhang et al.",
         2020,
-        "a clustering, a base model for the alignment",
+        needs="a base model for the alignment",
+        features_only=True,
         cost=0.72,
     )
 

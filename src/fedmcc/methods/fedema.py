@@ -23,7 +23,7 @@ class FedEMA(FedBYOL):
     """
 
     about: ClassVar[About] = About(
-        "federated representation", "Zhuang et al., ICLR", 2022, "a clustering", cost=1.0
+        "federated representation", "Zhuang et al., ICLR", 2022, features_only=True, cost=1.0
     )
 
     scale: float | None = None  # lambda, 0.8 and 1 in the publication; None: set by the autoscaler

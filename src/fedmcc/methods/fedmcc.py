@@ -1,4 +1,7 @@
-"""FedMCC: the paper's two stages, first instances, then clusters on the frozen encoder."""
+"""FedMCC's Algorithm 1, the default method: instance contrast with a momentum target, averaged every round.
+
+It learns features. `clustering = "informative"`, the default, or the paper's second stage, `"mcc"`, follows.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,71 +12,52 @@ from fedmcc.losses import Anchor, Quartet, momentum_contrast
 from fedmcc.messages import Task
 from fedmcc.methods.about import About
 from fedmcc.methods.base import Memory, Parts, Stage
-from fedmcc.methods.cluster_contrast import ClusterContrast, Marginal
-from fedmcc.methods.hyperparameters import require_view_pairs
-from fedmcc.methods.mcc import MomentumContrast, receive_pair
-from fedmcc.networks.momentum import MomentumPair
+from fedmcc.methods.hyperparameters import require_fraction, require_positive
+from fedmcc.methods.momentum_target import Target, receive_pair
+from fedmcc.networks.heads import PROJECTIONS, instance_projector
+from fedmcc.networks.momentum import Branch, MomentumPair
 from fedmcc.networks.replay import without_gradient
 
 
 @dataclass(frozen=True)
-class FedMCC(MomentumContrast):
-    """Federated momentum contrastive clustering: Algorithm 1, then Algorithm 2 on the frozen encoder."""
+class FedMCC:
+    """Federated momentum contrast of images (Algorithm 1); a clustering follows."""
 
-    about: ClassVar[About] = About("this paper", "Miao and Koyuncu, ACM TIST", 2024, cost=0.61)
+    about: ClassVar[About] = About(
+        "this paper", "Miao and Koyuncu, ACM TIST", 2024, features_only=True, cost=0.61
+    )
 
-    rounds: int = 100  # R of Algorithm 1
-    epochs: int = 5  # E
-    anchor: Anchor = "online"  # D6; "paper": as printed
-    clustering_rounds: int = 10  # R of Algorithm 2
-    clustering_epochs: int = 5
-    views_per_image: int = (
-        ClusterContrast.views_per_image
-    )  # views cached in Algorithm 2; 0: new in every step
-
-    unlabelled: bool = True  # use images without a label in Algorithm 2 too (D16)
-    marginal: Marginal = "client"  # "all": Algorithm 2 maximises the entropy of all clients' sizes (D21)
+    rounds: int = 100  # R
+    epochs: int = 1  # E; the paper has 5
+    temperature: float = 0.5  # tau_I
+    momentum: float = 0.99  # m
+    anchor: Anchor = "online"  # of the second term (D6); "paper": as printed
+    positive_in_denominator: bool = False  # D1
+    target: Target = "keep"  # the target network at the start of a round (D10)
+    hidden: int | None = None  # width of the projector; None: the number of features
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        require_view_pairs(self)
+        require_positive(self, "temperature", "hidden")
+        require_fraction(self, "momentum")
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> MomentumPair:
-        """Two branches (f, g_I, g_C), and cluster sizes of all clients if the option uses them."""
-        pair = super().build(encoder, features, clusters)
-        self._clustering().add_sizes(pair, clusters)
-        return pair
+        """Two branches (f, g_I): the online branch, and the target as its copy."""
+        projector = instance_projector(features, self.hidden or features, PROJECTIONS)
+        return MomentumPair(Branch(encoder, projector))
 
     def stages(self) -> tuple[Stage, ...]:
-        """Representation, then clustering."""
+        """One stage, which trains the encoder."""
         parts = ("encoder", "instance_projector")
         branches = ("online", "target") if self.target == "share" else ("online",)
         shared = tuple(f"{branch}.{part}" for branch in branches for part in parts)
-        first = Representation(rounds=self.rounds, epochs=self.epochs, shared=shared, method=self)
-        return (first, *self._clustering().stages())
-
-    def _clustering(self) -> ClusterContrast:
-        return ClusterContrast(
-            rounds=self.clustering_rounds,
-            epochs=self.clustering_epochs,
-            temperature=self.cluster_temperature,
-            momentum=self.momentum,
-            entropy_weight=self.entropy_weight,
-            anchor=self.anchor,
-            positive_in_denominator=self.positive_in_denominator,
-            target=self.target,
-            hidden=self.hidden,
-            views_per_image=self.views_per_image,
-            unlabelled=self.unlabelled,
-            marginal=self.marginal,
-        )
+        return (Representation(rounds=self.rounds, epochs=self.epochs, shared=shared, method=self),)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Representation(Stage):
-    """Algorithm 1: train the encoder and the instance projector with L_I."""
+    """Train the encoder and the instance projector with L_I."""
 
-    method: MomentumContrast
+    method: FedMCC
     name: str = "representation"
     trained: Parts = ("online.encoder", "online.instance_projector")
     shared: Parts = ("online.encoder", "online.instance_projector")
@@ -88,8 +72,7 @@ class Representation(Stage):
     def loss(self, outputs: Quartet) -> Tensor:
         """L_I."""
         method = self.method
-        form = (method.anchor, method.positive_in_denominator)
-        return momentum_contrast(outputs, method.instance_temperature, *form)
+        return momentum_contrast(outputs, method.temperature, method.anchor, method.positive_in_denominator)
 
     def after_step(self, net: MomentumPair, outputs: object) -> None:
         """Update the target by the moving average."""

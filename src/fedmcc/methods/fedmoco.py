@@ -45,7 +45,7 @@ class FedMoCo:
     """MoCo with federated averaging: negatives from a queue of earlier images that each client keeps."""
 
     about: ClassVar[About] = About(
-        "federated representation", "He et al., CVPR", 2020, "a clustering", cost=0.76
+        "federated representation", "He et al., CVPR", 2020, features_only=True, cost=0.76
     )
 
     rounds: int = 100  # R

@@ -18,7 +18,12 @@ class FedSimCLR:
     """SimCLR with federated averaging: the other images of a batch are the negatives."""
 
     about: ClassVar[About] = About(
-        "federated representation", "Chen et al., ICML", 2020, "a clustering, large batches", cost=0.72
+        "federated representation",
+        "Chen et al., ICML",
+        2020,
+        needs="large batches",
+        features_only=True,
+        cost=0.72,
     )
 
     rounds: int = 100  # R

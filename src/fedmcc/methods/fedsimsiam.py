@@ -18,7 +18,7 @@ class FedSimSiam:
     """SimSiam with federated averaging: a predictor and a stop-gradient, no target network, no negatives."""
 
     about: ClassVar[About] = About(
-        "federated representation", "Chen and He, CVPR", 2021, "a clustering", cost=0.77
+        "federated representation", "Chen and He, CVPR", 2021, features_only=True, cost=0.77
     )
 
     rounds: int = 100  # R

@@ -21,7 +21,7 @@ class FedU(FedBYOL):
     """
 
     about: ClassVar[About] = About(
-        "federated representation", "Zhuang et al., ICCV", 2021, "a clustering", cost=1.0
+        "federated representation", "Zhuang et al., ICCV", 2021, features_only=True, cost=1.0
     )
 
     threshold: float = 0.4  # mu; at or above it, the client keeps its predictor

@@ -89,8 +89,7 @@ class OneShot(Statistics):
     def extras_error(self, update: Update) -> str:
         """Check number, sizes and lengths of the centres."""
         vectors = update.weights[VECTORS]
-        limits = [(self._most(vectors), vectors.shape[1])]
-        return centroids_error(update, limits, self.smallest, self.method.unit)
+        return centroids_error(update, self._most(vectors), vectors.shape[1], self.smallest, self.method.unit)
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """Group the centres around those that are farthest apart; a cluster is the mean of its centres."""

@@ -92,7 +92,7 @@ class Seeds(Statistics):
     def extras_error(self, update: Update) -> str:
         """Check number, sizes and lengths of the centroids."""
         most = int(self.excess * len(update.weights[VECTORS]))
-        return centroids_error(update, [(most, update.weights[VECTORS].shape[1])], self.smallest, self.unit)
+        return centroids_error(update, most, update.weights[VECTORS].shape[1], self.smallest, self.unit)
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:
         """k-means of all centroids, weighted by their numbers of images."""

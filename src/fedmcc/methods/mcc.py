@@ -6,26 +6,25 @@ With several clients it is the paper's one-stage ablation, which trains with L_I
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from fedmcc.losses import Anchor, Quartet, cluster_balance, cosine_distance, momentum_contrast
 from fedmcc.messages import Task
 from fedmcc.methods.about import About
-from fedmcc.methods.base import STARTED, Memory, Parts, Stage
+from fedmcc.methods.base import Memory, Parts, Stage
 from fedmcc.methods.cc import branch
 from fedmcc.methods.hyperparameters import require_fraction, require_positive
-from fedmcc.networks.heads import normalised_mlp
+from fedmcc.methods.momentum_target import Target, receive_pair
+from fedmcc.networks.heads import PROJECTIONS, normalised_mlp
 from fedmcc.networks.momentum import MomentumPair, PredictorPair
 from fedmcc.networks.replay import without_gradient
-from fedmcc.numerics.state_dicts import copy_into
-
-Target = Literal["keep", "reset", "share"]
 
 
 @dataclass(frozen=True)
-class MomentumContrast:
-    """Options and network that MCC, FedMCC and FedMCC+ share."""
+class MCC:
+    """Momentum contrastive clustering: contrast between an online network and its moving average."""
+
+    about: ClassVar[About] = About("this paper", "Miao and Koyuncu, ACM TIST", 2024)
 
     rounds: int = 100  # R; with one client, a round is an epoch
     epochs: int = 1  # E
@@ -33,40 +32,26 @@ class MomentumContrast:
     cluster_temperature: float = 1.0  # tau_C
     momentum: float = 0.99  # m
     entropy_weight: float = 1.0  # weight of the online entropies, which are maximised (D2, D7)
-    anchor: Anchor = (
-        "paper"  # anchor of the second term: "paper": target view a; "online": online view b (D6)
-    )
+    anchor: Anchor = "paper"  # of the second term: "paper": target view a; "online": online view b (D6)
     positive_in_denominator: bool = False  # D1
     target: Target = "keep"  # the target network at the start of a round (D10)
-    projections: int = 128  # d_1
+    projections: int = PROJECTIONS
     hidden: int | None = None  # width of the projectors; None: the number of features
+    loss: Literal["contrast", "mse"] = "contrast"  # "mse": squared distances of unit vectors, as in BYOL
+    predictor: bool = False  # of the target's projections; with loss = "mse", BYOL with a cluster head
+    unlabelled: bool = True  # cluster images without a label too; false: they train instances alone (D16)
 
     def __post_init__(self) -> None:
         require_positive(self, "instance_temperature", "cluster_temperature", "projections", "hidden")
         require_fraction(self, "momentum")
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> MomentumPair:
-        """Two branches (f, g_I, g_C): the online branch, and the target as its copy."""
-        return MomentumPair(branch(encoder, features, self.hidden, self.projections, clusters))
-
-
-@dataclass(frozen=True)
-class MCC(MomentumContrast):
-    """Momentum contrastive clustering: contrast between an online network and its moving average."""
-
-    about: ClassVar[About] = About("this paper", "Miao and Koyuncu, ACM TIST", 2024)
-
-    loss: Literal["contrast", "mse"] = "contrast"  # "mse": squared distances of unit vectors, as in BYOL
-    predictor: bool = False  # of the target's projections; with loss = "mse", BYOL with a cluster head
-    unlabelled: bool = True  # cluster images without a label too; false: they train instances alone (D16)
-
-    def build(self, encoder: nn.Module, features: int, clusters: int) -> MomentumPair:
         """Two branches (f, g_I, g_C), and a predictor on the online branch if the option is set."""
-        pair = super().build(encoder, features, clusters)
+        online = branch(encoder, features, self.hidden, self.projections, clusters)
         if not self.predictor:
-            return pair
+            return MomentumPair(online)
         width = self.hidden or features
-        return PredictorPair(pair.online, normalised_mlp(self.projections, width, self.projections, "batch"))
+        return PredictorPair(online, normalised_mlp(self.projections, width, self.projections, "batch"))
 
     def stages(self) -> tuple[Stage, ...]:
         """One stage that trains instances and clusters together."""
@@ -164,12 +149,3 @@ class Instances(Stage):
     def after_step(self, net: MomentumPair, outputs: object) -> None:
         """Update the target by the moving average."""
         net.update(self.method.momentum)
-
-
-def receive_pair(net: MomentumPair, task: Task, memory: Memory, target: Target) -> None:
-    """Adopt the global model; the target is kept, reset to the online network, or part of the task."""
-    copy_into(net, task.weights)
-    first = STARTED not in memory
-    if target == "reset" or (target == "keep" and first):
-        net.reset_target()
-    memory[STARTED] = torch.tensor(True)

@@ -30,10 +30,11 @@ from fedmcc.methods.centroids import (
     sent,
 )
 from fedmcc.methods.distinct_images import distinct_images, distinct_points, nearest_images
-from fedmcc.methods.federated_kmeans import Centroids, FederatedKMeans, Whitening
+from fedmcc.methods.federated_kmeans import Centroids, FederatedKMeans
 from fedmcc.methods.hyperparameters import require_positive
 from fedmcc.methods.inputs import PARTNERS
 from fedmcc.methods.lloyd import Lloyd
+from fedmcc.methods.whitening import Whitening
 from fedmcc.networks.momentum import Network
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics import kmeans

@@ -5,7 +5,6 @@ assignments to it, over the images of all clients.
 """
 
 import logging
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,6 @@ from fedmcc.methods.base import Aggregate, Parts
 from fedmcc.methods.centroids import HEAD, MAX_UNIT_LENGTH, SMALLEST_CLUSTER, VECTORS, Statistics, encode
 from fedmcc.methods.distinct_images import are_first
 from fedmcc.methods.extras import Additive, add_up, additive_mismatch
-from fedmcc.networks.prototypes import rows_of
 from fedmcc.numerics.state_dicts import State
 
 log = logging.getLogger(__name__)
@@ -32,7 +30,6 @@ class PrototypeSums(Statistics):
     A client leaves out prototypes to which fewer than `smallest` of its images belong; with 1 it sends all.
     """
 
-    members: int
     smallest: int = SMALLEST_CLUSTER
     name: str = "prototypes"
     shared: Parts = (f"{HEAD}.vectors",)
@@ -48,17 +45,15 @@ class PrototypeSums(Statistics):
         for features in encode(net, batches):
             whitened = head.whitening(features)
             p = head.assign_points(whitened).cpu().double()
-            images += p[are_first(net, done, len(p))].sum(dim=0) * len(head.members)
+            images += p[are_first(net, done, len(p))].sum(dim=0)
             done += len(p)
-            for rows, member in zip(rows_of(head.members), head.members, strict=True):
-                sums[rows, : member.axes] += p[:, rows].T @ member.points(whitened).cpu().double()
+            sums += p.T @ whitened.cpu().double()
         sent = images >= self.smallest if self.smallest > 1 else torch.ones_like(images, dtype=torch.bool)
         return {"sums": torch.where(sent[:, None], sums, 0).float()}
 
     def additive(self, weights: State) -> dict[str, Additive]:
-        """The sums: of each image, a row of length 1 / members at most for each member."""
-        norm = 1 / math.sqrt(self.members)
-        return {"sums": Additive(torch.float32, tuple(weights[VECTORS].shape), is_sum=True, norm=norm)}
+        """The sums, of p xᵀ for each image, which has a norm of 1 at most."""
+        return {"sums": Additive(torch.float32, tuple(weights[VECTORS].shape), is_sum=True, norm=1.0)}
 
     def extras_error(self, update: Update) -> str:
         """Check that the sums are not longer than those of the client's images can be."""

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 Norm = Literal["batch", "group"]
 
+PROJECTIONS = 128  # d_1, width of the space where images are contrasted
 MAX_GROUPS = 32
 MIN_GROUP_CHANNELS = 16
 

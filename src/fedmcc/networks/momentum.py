@@ -104,7 +104,6 @@ class MomentumPair(Network):
     def __init__(self, online: Branch) -> None:
         super().__init__(online)
         self.target = deepcopy(online).requires_grad_(False)
-        self.largest_momentum = 1.0  # for stages that set it in `receive`
 
     def update(self, momentum: float) -> None:
         """Set the target's parameters to m target + (1 - m) online; its buffers are unchanged (D12)."""

@@ -1,53 +1,46 @@
 """A cluster projector with several prototypes per cluster and soft assignments by cosine similarity."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-
-@dataclass(frozen=True)
-class Member:
-    """One of the sets of prototypes whose assignments are averaged."""
-
-    count: int  # prototypes
-    axes: int  # whitened axes that it uses, the first ones
-
-    def points(self, whitened: Float[Tensor, "n axes"]) -> Float[Tensor, "n own"]:
-        """The part of whitened features that it uses, as unit vectors."""
-        if self.axes == whitened.shape[1]:
-            return whitened
-        return F.normalize(whitened[:, : self.axes], dim=1)
+OWN = 0.95  # weight of an owner's own mixture of clusters; the rest leaves every cluster possible
 
 
 class Prototypes(nn.Module):
-    """Mean over members of the sum over a cluster's prototypes p_j of softmax(cos(x, p_j) / temperature).
+    """P(c | x) = Σ_j p_j(x) P(c | j), where p is the softmax of cos(x, prototype) / temperature.
 
-    x are the first whitened axes of the features. The buffers hold statistics of all clients that the server
-    computes: the whitening (initially the first feature axes), the cluster of each prototype (`groups`), and
-    the share of images per cluster (`marginal`).
+    x are the whitened features. The buffers hold statistics of all clients that the server computes: the
+    whitening (initially the first feature axes), P(c | j) (`groups`), the share of images per cluster
+    (`marginal`), and the number of images. A prototype of length 0 is unused.
     """
 
     groups: Tensor
     marginal: Tensor
+    images: Tensor
 
-    def __init__(self, features: int, clusters: int, members: Sequence[Member], temperature: float) -> None:
+    def __init__(self, features: int, clusters: int, count: int, axes: int, temperature: float) -> None:
         super().__init__()
-        self.members = tuple(members)
-        count, axes = sum(member.count for member in members), max(member.axes for member in members)
         self.whitening = Whitening(features, axes)
         self.vectors = nn.Linear(axes, count, bias=False)
         self.temperature = temperature
         self.trims = False  # whether the last clusters are left out if they have no prototypes
         self.register_buffer("groups", torch.eye(clusters)[torch.arange(count) % clusters])
         self.register_buffer("marginal", torch.full((clusters,), 1 / clusters))
+        self.register_buffer("images", torch.ones(()))
 
     def forward(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
         return self.assign_to_prototypes(features) @ self.groups[:, : self.in_use]
+
+    def at_owner(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+        """Soft assignments of all images of one owner, given the mixture of clusters that they show."""
+        p = self.assign_to_prototypes(features)
+        groups, marginal = self.groups[:, : self.in_use], self.marginal[: self.in_use]
+        mixture = OWN * (p @ groups).mean(dim=0) + (1 - OWN) * marginal
+        return p @ F.normalize(groups * (mixture / marginal.clamp_min(1e-12)), p=1, dim=1)
 
     @property
     def in_use(self) -> int:
@@ -61,17 +54,14 @@ class Prototypes(nn.Module):
         self.trims = False
 
     def assign_to_prototypes(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n prototypes"]:
-        """Soft assignments to the prototypes; rows sum to 1, with an equal share for each member."""
+        """Soft assignments to the prototypes; rows sum to 1."""
         return self.assign_points(self.whitening(features))
 
     def assign_points(self, points: Float[Tensor, "n axes"]) -> Float[Tensor, "n prototypes"]:
         """Soft assignments of whitened features to the prototypes."""
-        shares = []
-        for rows, member in zip(rows_of(self.members), self.members, strict=True):
-            directions = F.normalize(self.vectors.weight[rows, : member.axes], dim=1)
-            similarity = F.linear(member.points(points), directions)
-            shares.append((similarity / self.temperature).softmax(dim=1))
-        return shares[0] if len(shares) == 1 else torch.cat(shares, dim=1) / len(shares)
+        similarity = F.linear(points, F.normalize(self.vectors.weight, dim=1))
+        unused = ~self.vectors.weight.any(dim=1)
+        return (similarity / self.temperature).masked_fill(unused, -torch.inf).softmax(dim=1)
 
 
 def trim(net: nn.Module) -> None:
@@ -89,14 +79,8 @@ def trim_as(net: nn.Module, shapes: Mapping[str, Sequence[int]]) -> None:
             head.keep(shape[1])
 
 
-def rows_of(members: Sequence[Member]) -> list[slice]:
-    """The rows of each member if the prototypes of all members are in one matrix."""
-    ends = accumulate(member.count for member in members)
-    return [slice(end - member.count, end) for end, member in zip(ends, members, strict=True)]
-
-
 class Whitening(nn.Module):
-    """Scale features to length 1, project them to axes of unit variance, and scale them to length 1 again."""
+    """Scale features to length 1, project them to axes, and scale them to length 1 again."""
 
     mean: Tensor
     axes: Tensor

@@ -10,7 +10,7 @@ FILE = "cluster-number.json"
 
 
 def choice_chart(run: Run) -> dict[str, Chart]:
-    """Score and stability of each number of clusters, with the chosen one marked; nothing if none was."""
+    """What each merge into fewer clusters costs, with the chosen number marked; nothing if it was given."""
     content = run.read_json(FILE)
     if not content:
         return {}
@@ -21,23 +21,27 @@ def choice_chart(run: Run) -> dict[str, Chart]:
 
 
 def _chart(content: dict[str, Any]) -> Chart:
-    chosen, others = int(content["chosen"]), {int(number) for number in content["runners_up"]}
+    chosen, limit = int(content["chosen"]), float(content["limit"])
     numbers = [int(point["clusters"]) for point in content["curve"]]
-    sizes = [11 if number == chosen else 8 if number in others else 4 for number in numbers]
-    lines = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "name": name,
-            "x": numbers,
-            "y": [round(float(point[name]), 4) for point in content["curve"]],
-            "line": {"color": colour, "width": 2},
-            "marker": {"color": colour, "size": sizes if name == "score" else 4},
-        }
-        for name, colour in zip(("score", "stability"), LINE_COLOURS, strict=False)
-    ]
+    cost = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": "cost of a merge",
+        "x": numbers,
+        "y": [round(float(point["cost"]), 4) for point in content["curve"]],
+        "line": {"color": LINE_COLOURS[0], "width": 2},
+        "marker": {"color": LINE_COLOURS[0], "size": [11 if number == chosen else 4 for number in numbers]},
+    }
+    below = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "merged below",
+        "x": [numbers[0], numbers[-1]],
+        "y": [limit, limit],
+        "line": {"color": LINE_COLOURS[1], "width": 1},
+    }
     axes = {
         "xaxis": {"title": {"text": "clusters"}, "tickformat": "d"},
-        "yaxis": {"title": {"text": "score"}},
+        "yaxis": {"title": {"text": "nats lost by one cluster less"}},
     }
-    return {"data": lines, "layout": axes}
+    return {"data": [cost, below], "layout": axes}

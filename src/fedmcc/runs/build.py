@@ -20,13 +20,11 @@ from fedmcc.federation.engines import Engine
 from fedmcc.federation.policy import Policy
 from fedmcc.federation.privacy import PrivateAggregator
 from fedmcc.methods.base import Stage
-from fedmcc.methods.calibration import Calibration
 from fedmcc.networks import is_frozen
 from fedmcc.networks.inference import device_of
 from fedmcc.networks.initialise import initialise
 from fedmcc.networks.momentum import Network
 from fedmcc.networks.prototypes import Prototypes
-from fedmcc.networks.running_statistics import has_running_statistics
 from fedmcc.numerics.randomness import derive, generator
 from fedmcc.runs.checkpoints import load_network, load_shapes
 from fedmcc.runs.clusters import load_edits
@@ -56,10 +54,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CLIPPED_CALIBRATION = (
-    "privacy.clip also limits the running statistics that clients measure in the stage calibration: "
-    "set method.calibrate to false."
-)
 CACHED_SHARE = 0.25  # of training.memory_limit, at most, for cached features
 
 
@@ -137,8 +131,6 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
     net = make()
     config.privacy.require_private_stages(net, stages(config))
     config.federation.require_sums(net, stages(config))
-    if _clips_calibration(config, net):
-        log.warning(CLIPPED_CALIBRATION)
     if config.views.size is not None:
         warn_of_slow_options(net, (images.images.shape[1], *2 * (config.views.size,)), config.training)
     if config.training.chunks(config.training.batch_size) and _normalises_by_chunk(config, net):
@@ -151,13 +143,6 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
 
         engine = SecureEngine(engine, equal=config.privacy.clip is not None)
     return Experiment(config, images, shards, scorer_of(config, images), net, engine)
-
-
-def _clips_calibration(config: Config, net: Network) -> bool:
-    """Whether clients measure running statistics that clipping shortens; with noise, that is refused."""
-    calibrates = any(isinstance(stage, Calibration) for stage in stages(config))
-    clipped = config.privacy.clip is not None and not config.privacy.noise
-    return clipped and calibrates and has_running_statistics(net.online.encoder)
 
 
 def _normalises_by_chunk(config: Config, net: Network) -> bool:

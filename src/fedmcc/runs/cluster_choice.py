@@ -1,56 +1,64 @@
-"""The scores behind a chosen number of clusters or a chosen clustering, in files of the run."""
+"""The hierarchy of clusters of a run: how their number was chosen, and other numbers of clusters."""
 
 from typing import Any
 
-from fedmcc.methods.best_clustering import BEST, MODULARITY, NAMES
-from fedmcc.methods.federated_spectral import CURVE
-from fedmcc.numerics import cluster_number
+from fedmcc.config import Config
+from fedmcc.errors import InputError
+from fedmcc.methods.choosing import chooses
+from fedmcc.methods.informative import CHEAP, HIERARCHY, head_of
+from fedmcc.networks.momentum import Network
+from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics.state_dicts import State
+from fedmcc.runs.checkpoints import load_state, save_state
 from fedmcc.runs.directory import Run
 
 FILE = "cluster-number.json"
-CLUSTERING_FILE = "clustering-choice.json"
-RUNNERS_UP = 2
+HIERARCHY_FILE = "hierarchy.safetensors"
 
 
-def record_choice(run: Run, extras: State) -> None:
-    """Write the scores of each number of clusters, or clustering, if the last stage chose among them."""
-    if CURVE in extras:
-        run.write_json(FILE, describe(extras))
-    if MODULARITY in extras:
-        found = dict(zip(NAMES, extras[MODULARITY].tolist(), strict=True))
-        run.write_json(CLUSTERING_FILE, {"chosen": NAMES[int(extras[BEST])], "modularity": found})
+def record_choice(run: Run, extras: State, chosen: int | None) -> None:
+    """Write the hierarchy, and what each merge costs if the number of clusters was chosen."""
+    if extras.keys() >= {*HIERARCHY}:
+        save_state(run.path / HIERARCHY_FILE, {name: extras[name] for name in HIERARCHY}, {})
+        if chosen is not None:
+            run.write_json(FILE, describe(extras, chosen))
+
+
+def chosen_clusters(net: Network, config: Config) -> int | None:
+    """The number of clusters that the clustering chose; None if it was given."""
+    head = net.online.cluster_projector
+    return head.in_use if chooses(config.clustering) and isinstance(head, Prototypes) else None
+
+
+def describe(extras: State, chosen: int) -> dict[str, Any]:
+    """The chosen number of clusters, and what each merge into fewer costs, in nats."""
+    values = extras["values"].tolist()
+    costs = [{"clusters": m, "cost": values[m - 1] - values[m - 2]} for m in range(2, len(values) + 1)]
+    return {"chosen": chosen, "limit": CHEAP, "curve": costs}
 
 
 def sentences(run: Run) -> list[str]:
-    """What was chosen and why, in words."""
-    return [text for text in (_clustering_sentence(run), _number_sentence(run)) if text]
-
-
-def _clustering_sentence(run: Run) -> str | None:
-    """The chosen clustering; None if it was given."""
-    content = run.read_json(CLUSTERING_FILE)
-    if not content:
-        return None
-    found = ", ".join(f"{name} {value:.3f}" for name, value in content["modularity"].items())
-    return f"Chosen clustering: {content['chosen']}. How well neighbours stay together (modularity): {found}."
-
-
-def _number_sentence(run: Run) -> str | None:
-    """The chosen number of clusters and the next best ones; None if it was given."""
+    """The chosen number of clusters and why, in words; nothing if it was given."""
     content = run.read_json(FILE)
     if not content:
-        return None
-    scores = {point["clusters"]: point["score"] for point in content["curve"]}
-    named = [f"{number} ({scores[number]:.2f})" for number in (content["chosen"], *content["runners_up"])]
-    others = f"; next: {' and '.join(named[1:])}" if named[1:] else ""
-    return f"Chosen number of clusters, with its score of at most 1: {named[0]}{others}."
+        return []
+    chosen, costs = content["chosen"], {point["clusters"]: point["cost"] for point in content["curve"]}
+    fewer = f"one cluster less would lose {costs[chosen]:.3f} nats" if chosen in costs else ""
+    more = f"the last merge lost {costs[chosen + 1]:.3f}" if chosen + 1 in costs else ""
+    reasons = "; ".join(reason for reason in (fewer, more) if reason)
+    return [f"Chosen number of clusters: {chosen} ({reasons}; a merge that loses less than {CHEAP} joins)."]
 
 
-def describe(extras: State) -> dict[str, Any]:
-    """The chosen number of clusters, the next best ones, and the scores of all that were considered."""
-    found = extras[CURVE].double().numpy()
-    ranked = cluster_number.ranked(found)
-    points = [dict(zip(cluster_number.COLUMNS, row, strict=True)) for row in found.tolist()]
-    curve = [point | {"clusters": int(point["clusters"])} for point in points]
-    return {"chosen": ranked[0], "runners_up": ranked[1 : 1 + RUNNERS_UP], "curve": curve}
+def recut(net: Network, run: Run, clusters: int) -> None:
+    """Give the network of a run another number of clusters, from the hierarchy of their merges."""
+    head, path = net.online.cluster_projector, run.path / HIERARCHY_FILE
+    if not isinstance(head, Prototypes) or not path.exists():
+        raise InputError(
+            f"{run.path} has no hierarchy of clusters: only clustering.name = informative makes one."
+        )
+    hierarchy = load_state(path)
+    most = len(hierarchy["cuts"])
+    if not 2 <= clusters <= most:
+        raise InputError(f"{clusters} clusters: the hierarchy of {run.path} has 2 to {most}.")
+    groups, marginal = head_of(hierarchy, clusters, clusters)
+    head.groups, head.marginal, head.trims = groups.to(head.groups), marginal.to(head.marginal), False

@@ -26,7 +26,7 @@ from fedmcc.networks.prototypes import trim
 from fedmcc.numerics.state_dicts import copy_into, detached, select
 from fedmcc.runs.build import Experiment, prepare
 from fedmcc.runs.checkpoints import Saved, check_architecture, load_progress, save_progress, save_state
-from fedmcc.runs.cluster_choice import record_choice
+from fedmcc.runs.cluster_choice import chosen_clusters, record_choice
 from fedmcc.runs.clusters import save_geometry
 from fedmcc.runs.directory import Row, Run, create_run, next_free
 from fedmcc.runs.privacy import noise_secret, privacy_loss
@@ -269,7 +269,7 @@ def _finish(experiment: Experiment, run: Run, progress: Progress) -> dict[str, A
     config, net = experiment.config, experiment.net
     copy_into(net, progress.model)
     trim(net)
-    record_choice(run, progress.extras)
+    record_choice(run, progress.extras, chosen_clusters(net, config))
     metadata = {
         "fedmcc": version("fedmcc"),
         "method": name_of("method", config.method),

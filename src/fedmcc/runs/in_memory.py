@@ -5,11 +5,10 @@ from typing import Any, NamedTuple
 
 from fedmcc.data.progress_bar import progress_counter
 from fedmcc.federation.rounds import Progress, Round, rounds
-from fedmcc.methods.federated_spectral import CURVE
 from fedmcc.networks.prototypes import trim
 from fedmcc.numerics.state_dicts import copy_into, detached
 from fedmcc.runs.build import Experiment
-from fedmcc.runs.cluster_choice import describe
+from fedmcc.runs.cluster_choice import chosen_clusters, describe
 
 
 class Trained(NamedTuple):
@@ -35,4 +34,5 @@ def train_in_memory(experiment: Experiment, bar: bool = False) -> Trained:
                         advance(1)
     copy_into(experiment.net, progress.model)
     trim(experiment.net)
-    return Trained(losses, describe(progress.extras) if CURVE in progress.extras else None)
+    chosen = chosen_clusters(experiment.net, config)
+    return Trained(losses, None if chosen is None else describe(progress.extras, chosen))

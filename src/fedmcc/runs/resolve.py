@@ -15,7 +15,6 @@ from fedmcc.errors import InputError
 from fedmcc.methods.base import Stage
 from fedmcc.methods.centroids import SMALLEST_ALONE, SMALLEST_CLUSTER
 from fedmcc.methods.choosing import chooses, most_clusters
-from fedmcc.methods.federated_spectral import EXPECTED_CLUSTERS, FEW_PROTOTYPES, prototypes_for
 from fedmcc.networks import native_size, resolve_encoder
 from fedmcc.training.torch_setup import find_device, resolve_precision
 
@@ -54,29 +53,17 @@ def resolve(config: Config, images: ImageSet) -> Config:
 
 
 def with_statistics(config: Config, images: ImageSet | None) -> Config:
-    """Options of the statistics that clients send, unless they are stated; at sites, there are no `images`.
+    """How many images a centroid must represent, unless it is stated; at sites, there are no `images`.
 
-    A centroid must represent several images, but not if a single client on this machine sends it to nobody;
-    and there are the more prototypes the more images there are.
+    A single client on this machine sends its centroids to nobody.
     """
     alone = config.partition.clients == 1 and images is not None
-    values = {
-        "smallest": SMALLEST_ALONE if alone else SMALLEST_CLUSTER,
-        "prototypes": FEW_PROTOTYPES if images is None else _prototypes(config, images),
-    }
+    smallest = SMALLEST_ALONE if alone else SMALLEST_CLUSTER
 
     def completed(options: Any) -> Any:
-        unstated = {name: value for name, value in values.items() if getattr(options, name, ...) is None}
-        return replace(options, **unstated)
+        return replace(options, smallest=smallest) if getattr(options, "smallest", ...) is None else options
 
     return replace(config, method=completed(config.method), clustering=completed(config.clustering))
-
-
-def _prototypes(config: Config, images: ImageSet) -> float:
-    clusters = config.general.clusters or count_classes(images)
-    if chooses(config.method, config.clustering):
-        clusters = min(clusters, EXPECTED_CLUSTERS)
-    return prototypes_for(len(images), clusters)
 
 
 def count_classes(images: ImageSet) -> int:
@@ -126,7 +113,7 @@ def check_images(config: Config, images: ImageSet) -> None:
 def with_possible_clusters(config: Config, images: ImageSet) -> Config:
     """The configuration with a largest number of clusters that fits the images, if the number is chosen."""
     stated = config.general.clusters
-    if stated is None or not chooses(config.method, config.clustering):
+    if stated is None or not chooses(config.clustering):
         return config
     return replace(config, general=replace(config.general, clusters=most_clusters(stated, len(images))))
 
