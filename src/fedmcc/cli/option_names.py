@@ -11,7 +11,8 @@ from typing import Any
 
 from fedmcc.errors import InputError, unknown
 
-PACKAGES = ("config", "data", "views", "networks", "methods", "training", "federation", "evaluation")
+# `methods` takes longest and is last: what is found before it does not wait for it.
+PACKAGES = ("config", "networks", "views", "data", "training", "evaluation", "federation", "methods")
 
 
 def check_names(table: Mapping[str, Any], settings: Iterable[str]) -> None:
@@ -33,6 +34,13 @@ def check_names(table: Mapping[str, Any], settings: Iterable[str]) -> None:
                 raise unknown(f"key in [{section}]", option, known)
 
 
+def require_registered(section: str, name: str) -> None:
+    """Raise InputError if the registry of a section has no entry of this name."""
+    registry, _ = _choice(section)
+    if name not in registry:
+        raise unknown({"data": "data set"}.get(section, section), name, registry)
+
+
 def _unknown_section(key: str, table: Mapping[str, Any], names: Mapping[str, str]) -> InputError:
     """An error that names the sections with an option of this name, or a similar section."""
     places = [section for section in _sections() if key in _options(section, table, names)]
@@ -44,12 +52,12 @@ def _unknown_section(key: str, table: Mapping[str, Any], names: Mapping[str, str
 
 def _options(section: str, table: Mapping[str, Any], names: Mapping[str, str]) -> tuple[str, ...]:
     """The options of a section, which depend on the entry of a registry that is chosen in it."""
-    if section not in _choices():
+    if section not in _registries():
         return _fields(_sections()[section])
-    given, (registry, default) = table.get(section), _choices()[section]
+    given, (registry, default) = table.get(section), _choice(section)
     name = names.get(f"{section}.name", given.get("name") if isinstance(given, Mapping) else None)
-    if name is not None and name not in registry:
-        raise unknown({"data": "data set"}.get(section, section), str(name), registry)
+    if name is not None:
+        require_registered(section, str(name))
     return _fields(registry[str(name or default)])
 
 
@@ -65,17 +73,20 @@ def _sections() -> dict[str, str]:
 
 
 @cache
-def _choices() -> dict[str, tuple[dict[str, str], str]]:
-    """The sections with a registry: its names with their classes, and the default name."""
-    constants = dict(_constants())
-    choices = {}
-    for section, choice in _pairs(constants["CHOICES"]):
-        assert isinstance(choice, ast.Tuple)
-        registry, default = choice.elts
-        default = constants.get(ast.unparse(default), default)
-        entries = {name: ast.unparse(entry) for name, entry in _pairs(constants[ast.unparse(registry)])}
-        choices[section] = (entries, ast.literal_eval(default))
-    return choices
+def _registries() -> dict[str, ast.expr]:
+    """The sections with a registry, each with the expression of the registry and of the default name."""
+    return dict(_pairs(_constant("CHOICES")))
+
+
+@cache
+def _choice(section: str) -> tuple[dict[str, str], str]:
+    """The names in the registry of a section with their classes, and the default name."""
+    choice = _registries()[section]
+    assert isinstance(choice, ast.Tuple)
+    registry, default = choice.elts
+    default = _constant(default.id) if isinstance(default, ast.Name) else default
+    entries = {name: ast.unparse(entry) for name, entry in _pairs(_constant(ast.unparse(registry)))}
+    return entries, ast.literal_eval(default)
 
 
 def _pairs(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
@@ -111,18 +122,22 @@ def _classes() -> dict[str, list[ast.ClassDef]]:
     return classes
 
 
-def _constants() -> Iterator[tuple[str, ast.expr]]:
-    """The constants of all modules, in capital letters, with their values."""
+def _constant(name: str) -> ast.expr:
+    """The value of a constant of a module."""
     for tree in _trees():
         for node in tree.body:
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    if isinstance(target, ast.Name) and target.id.isupper():
-                        yield target.id, node.value
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                    return node.value
+    raise LookupError(name)
+
+
+def _trees() -> Iterator[ast.Module]:
+    root = Path(__file__).parents[1]
+    return (_tree(path) for name in PACKAGES for path in sorted((root / name).rglob("*.py")))
 
 
 @cache
-def _trees() -> tuple[ast.Module, ...]:
-    root = Path(__file__).parents[1]
-    files = [path for name in PACKAGES for path in sorted({root / name, *(root / name).rglob("*.py")})]
-    return tuple(ast.parse(path.read_text(encoding="utf-8")) for path in files if path.is_file())
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
