@@ -14,7 +14,7 @@ from fedmcc.runs.schedule import MAX_EPOCHS, MIN_EPOCHS, PASSES, TOO_FEW, Schedu
 from fedmcc.storage.atomic_files import write_atomically
 from fedmcc.training.loop import Step
 
-TOLERANCE = 0.2  # of the planned epochs that are left: a smaller difference changes nothing
+TOLERANCE = 0.2  # of the epochs that are left, or of all for more of them: a smaller change is not made
 REST_SHARE = 0.1  # of the whole time, for clustering, scores and the report
 
 
@@ -87,7 +87,8 @@ def revised(method: Any, row: Row, possible: int) -> Any:
     first, in_first = next(iter(planned.values())), row["stage"] == next(iter(planned))
     done = row["round"] + (0 if in_first else first)
     total = min(MAX_EPOCHS, done + max(int(in_first), possible))  # each stage has a round at least
-    if abs(total - method.rounds) <= max(1, TOLERANCE * (method.rounds - done)):
+    more, left = total - method.rounds, method.rounds - done
+    if abs(more) <= max(1, TOLERANCE * (method.rounds if more > 0 and left else left)):
         return None
     if in_first:
         first = max(done, total - round(method.separation * total))
