@@ -40,7 +40,7 @@ class Choices(NamedTuple):
 def cluster(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of images.")],
     clusters: Annotated[
-        str | None, typer.Option(help="Number of clusters, or auto [number of labels, or auto].")
+        str | None, typer.Option(help="A number, or auto [number of labels, or auto].")
     ] = None,
     encoder: Annotated[str, typer.Option(help="Name of an encoder, or a pretrained file.")] = "convnet",
     owners_from_folders: Annotated[
@@ -49,7 +49,7 @@ def cluster(
     labels_from_folders: Annotated[
         bool, typer.Option("--labels-from-folders", help="Subfolders are labels.")
     ] = False,
-    limit: Annotated[str, typer.Option("--time", help="For everything, such as 90s or 1h30m.")] = "10m",
+    limit: Annotated[str, typer.Option("--time", help="For everything: 90s, 1h30m.")] = "10m",
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads [OMP_NUM_THREADS, or one per core].")
     ] = None,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -131,27 +131,22 @@ def _require_unused(out: Path | None) -> None:
 
 def load_recipe(recipe: Path, settings: Sequence[str] | None) -> "Config":
     """Load a TOML file, or the default configuration for a folder of images."""
-    _check_names(recipe, settings or [])
-    from fedmcc import config  # loads torch, which takes seconds
-
-    if not recipe.is_dir():
-        return config.load(recipe, settings or [])
-    table: config.Table = {"data": {"name": "folder", "root": str(recipe)}}
-    return config.parse(config.apply_settings(table, settings or []))
-
-
-def _check_names(recipe: Path, settings: Sequence[str]) -> None:
-    """Refuse a wrong path and unknown names in settings before torch is loaded."""
     from fedmcc.cli.option_names import check_names
     from fedmcc.runs.directory import require_no_run
     from fedmcc.storage.toml_files import parse_toml, read_recipe
 
     require_no_run(recipe)
-    table = {"data": {"name": "folder"}}
-    if not recipe.is_dir():
-        table = parse_toml(read_recipe(recipe), str(recipe))
+    table: dict[str, Any] = {"data": {"name": "folder", "root": str(recipe)}}
+    text = None if recipe.is_dir() else read_recipe(recipe)
+    if text is not None:
+        table = parse_toml(text, str(recipe))
     if settings:
         check_names(table, settings)
+    from fedmcc import config  # loads torch, which takes seconds
+
+    if text is not None:
+        return config.parse_text(text, str(recipe), settings or [])
+    return config.parse(config.apply_settings(table, settings or []))
 
 
 def prepare(loaded: "Config") -> "Experiment":
