@@ -4,6 +4,7 @@
 """
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -11,8 +12,7 @@ from typing import Any
 
 from fedmcc.errors import InputError, unknown
 
-# `methods` takes longest and is last: what is found before it does not wait for it.
-PACKAGES = ("config", "networks", "views", "data", "training", "evaluation", "federation", "methods")
+PACKAGES = ("config", "data", "views", "networks", "methods", "training", "federation", "evaluation")
 
 
 def check_names(table: Mapping[str, Any], settings: Iterable[str]) -> None:
@@ -66,7 +66,7 @@ def _sections() -> dict[str, str]:
     """The sections of a configuration, with the class of their options."""
     return {
         item.target.id: ast.unparse(item.annotation)
-        for item in _classes()["Config"][0].body
+        for item in _classes("Config")[0].body
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
         if item.target.id != "general"
     }
@@ -99,7 +99,7 @@ def _pairs(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 @cache
 def _fields(name: str) -> tuple[str, ...]:
     """The options of a class and of the classes that it is derived from; none if its name is not unique."""
-    found = _classes().get(name, [])
+    found = _classes(name)
     if len(found) != 1:
         return ()
     inherited = [field for base in found[0].bases for field in _fields(ast.unparse(base).rpartition(".")[2])]
@@ -113,31 +113,38 @@ def _fields(name: str) -> tuple[str, ...]:
 
 
 @cache
-def _classes() -> dict[str, list[ast.ClassDef]]:
-    classes: dict[str, list[ast.ClassDef]] = {}
-    for tree in _trees():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef):
-                classes.setdefault(node.name, []).append(node)
-    return classes
+def _classes(name: str) -> list[ast.ClassDef]:
+    """The classes of this name."""
+    return [
+        node for node in _statements(f"class {name}") if isinstance(node, ast.ClassDef) and node.name == name
+    ]
 
 
 def _constant(name: str) -> ast.expr:
     """The value of a constant of a module."""
-    for tree in _trees():
-        for node in tree.body:
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-                    return node.value
+    for node in _statements(name):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                return node.value
     raise LookupError(name)
 
 
-def _trees() -> Iterator[ast.Module]:
-    root = Path(__file__).parents[1]
-    return (_tree(path) for name in PACKAGES for path in sorted((root / name).rglob("*.py")))
+def _statements(start: str) -> Iterator[ast.stmt]:
+    """The statements of the modules in which a line starts like this; parsing all modules takes too long."""
+    starts = re.compile(rf"^{start}\b", re.MULTILINE)
+    for text in _modules():
+        if starts.search(text):
+            yield from _tree(text).body
 
 
 @cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def _modules() -> tuple[str, ...]:
+    root = Path(__file__).parents[1]
+    files = (path for name in PACKAGES for path in sorted((root / name).rglob("*.py")))
+    return tuple(path.read_text(encoding="utf-8") for path in files)
+
+
+@cache
+def _tree(text: str) -> ast.Module:
+    return ast.parse(text)
