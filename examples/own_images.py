@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("images", type=Path, nargs="?", help="a folder; any formats and sizes")
     parser.add_argument("--clusters", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--out", type=Path, help="the run directory [runs/folder-mcc-001]")
+    parser.add_argument("--out", type=Path, help="the run directory [runs/folder-METHOD-001]")
     options = parser.parse_args()
 
     config = fedmcc.load_config(
@@ -26,7 +26,7 @@ def main() -> None:
             "clusters": options.clusters,
             "data": {"name": "folder", "root": options.images or draw_shapes(), "size": 32},
             "views": {"preset": "photo"},  # or medical, fashion, digits: `fedmcc views PICTURES --out a.png`
-            "method": {"name": "mcc", "rounds": options.epochs},
+            "method": {"rounds": options.epochs},
             "training": {"batch_size": 64},
         }
     )

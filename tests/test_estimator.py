@@ -102,7 +102,13 @@ def test_fitting_does_not_change_the_global_generators(images):
     ("changes", "sentence"),
     [
         ({"n_clusters": 49}, "49 clusters of 48 images"),
-        ({"n_clusters": 1}, "clusters is 1"),
+        ({"n_clusters": 1}, "n_clusters is 1: give a whole number from 2, or 'auto'"),
+        ({"n_clusters": np.array([2, 3])}, r"n_clusters is array\(\[2, 3\]\): give a whole number"),
+        ({"n_clusters": np.nan}, "n_clusters is nan"),
+        ({"n_clusters": 2.5}, "n_clusters is 2.5"),
+        ({"n_clusters": True}, "n_clusters is True"),
+        ({"n_clusters": None}, "n_clusters is None"),
+        ({"n_clusters": "many"}, "n_clusters is 'many'"),
         ({"method": "mc"}, "Did you mean 'mcc'"),
         ({"views": "photos"}, "Did you mean 'photo'"),
         ({"epochs": 0}, r"set method\.rounds"),
@@ -111,7 +117,7 @@ def test_fitting_does_not_change_the_global_generators(images):
 )
 def test_invalid_parameters_are_refused(images, changes, sentence):
     with pytest.raises(InputError, match=sentence):
-        _model(**changes).fit(images)
+        _model().set_params(**changes).fit(images)
 
 
 @pytest.mark.parametrize("count", [3, 20])

@@ -1,4 +1,4 @@
-"""What `fedmcc cluster` prints about outliers."""
+"""The time that `fedmcc cluster` is given, and what it prints about outliers."""
 
 from pathlib import Path
 from unittest.mock import Mock
@@ -6,8 +6,23 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from fedmcc.cli.cluster import _judge
+from fedmcc.cli.cluster import _judge, parse_time
+from fedmcc.errors import InputError
 from fedmcc.evaluation.geometry import fit_geometry
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("1m30s", 90), ("1h 30m", 5400), ("1h5s", 3605)],
+)
+def test_durations_are_read(text: str, seconds: float) -> None:
+    assert parse_time(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0m", "-3m", "soon", "10 d", "30s1m", "1m1m", "1..5h"])
+def test_other_durations_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--time is"):
+        parse_time(text)
 
 
 @pytest.mark.parametrize(

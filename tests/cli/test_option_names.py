@@ -11,7 +11,7 @@ from fedmcc.errors import InputError
 @pytest.mark.parametrize("section", list(config.CHOICES))
 def test_the_names_are_those_of_the_registries(section):
     registry, default = config.CHOICES[section]
-    found, found_default = option_names._choices()[section]
+    found, found_default = option_names._choice(section)
     assert found.keys() == registry.keys()
     assert found_default == default
     for name, kind in registry.items():

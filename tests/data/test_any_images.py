@@ -68,6 +68,17 @@ def test_a_column_of_paths_is_read_from_the_files(images, tmp_path):
         np.testing.assert_array_equal(to_images(gathered(given), (8, 8), 3), images)
 
 
+def test_an_array_of_another_shape_is_named(images):
+    given = [*images[:3], images[3, :, :5]]
+    for kind in (given, [torch.from_numpy(image) for image in given], Rows("image", given)):
+        with pytest.raises(
+            InputError, match=r"Image 3 of X has the shape \(3, 5, 8\) and image 0 \(3, 8, 8\)"
+        ):
+            gathered(kind)
+    with pytest.raises(InputError, match="The lists of X have different lengths"):
+        to_images(gathered([[[1, 2], [3, 4]], [[5, 6]]]), (8, 8), None)
+
+
 def test_what_has_no_images_is_named(images):
     with pytest.raises(InputError, match=r"no key 'image': give the column of images \(photo, label\)"):
         gathered(Rows("photo", list(images)))

@@ -50,6 +50,12 @@ def test_labels_are_numbered_in_the_order_of_their_names(tmp_path, images, label
     assert loaded.classes == classes
 
 
+def _with_nan(count, *rows):
+    images = np.zeros((count, 4, 4))
+    images[list(rows), 1, 2] = np.nan
+    return images
+
+
 @pytest.mark.parametrize(
     ("arrays", "sentence"),
     [
@@ -58,7 +64,8 @@ def test_labels_are_numbered_in_the_order_of_their_names(tmp_path, images, label
         ({"images": np.zeros((0, 4, 4), np.uint8)}, r"shape \(0, 4, 4\)"),
         ({"images": np.zeros((2, 16), np.uint8)}, r"shape \(2, 16\)"),
         ({"images": np.full((2, 4, 4), 255.0)}, r"values outside 0\.\.1"),
-        ({"images": np.full((2, 4, 4), np.nan)}, "values that are NaN or infinite"),
+        ({"images": _with_nan(5, 3)}, r"Image 3 in .*set\.npz has values that are NaN or infinite"),
+        ({"images": _with_nan(9, 2, 5, 8)}, "Image 2 in .* and 2 more images have values that are NaN"),
         ({"images": np.full((2, 4, 4), 256)}, r"values outside 0\.\.255"),
         ({"images": np.zeros((2, 4, 4), np.complex64)}, "type complex64"),
         ({"images": np.full((2, 4, 4), None)}, "Python objects"),

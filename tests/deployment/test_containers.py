@@ -1,7 +1,12 @@
 """The Containerfile and the compose file: what a linter would check, and that their commands exist."""
 
 import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 import yaml
@@ -42,6 +47,22 @@ def test_the_image_copies_files_that_exist_and_keeps_no_caches(steps) -> None:
     for command in (value for name, value in steps if name == "RUN"):
         assert "apt-get install" not in command or "rm -rf /var/lib/apt/lists/*" in command
         assert "pip install" not in command or "--no-cache-dir" in command
+
+
+@pytest.mark.slow
+def test_the_image_can_build_its_wheel_from_what_it_copies(steps, tmp_path, required) -> None:
+    hatchling = find_spec("hatchling") and "hatchling"
+    required(hatchling, "hatchling is not installed: pip install hatchling")
+    for *sources, target in (value.split() for name, value in steps if name == "COPY"):
+        for source in sources:
+            place = tmp_path / target / (source if len(sources) > 1 else "")
+            (shutil.copytree if (ROOT / source).is_dir() else shutil.copy)(ROOT / source, place)
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index"]
+    done = subprocess.run([*pip, "--wheel-dir", "out", "."], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (tmp_path / "out").glob("fedmcc-*.whl")
+    recipes = {f"fedmcc/{path.relative_to(ROOT)}" for path in (ROOT / "recipes").rglob("*.toml")}
+    assert {"fedmcc/cli/demo.toml", *recipes} <= set(ZipFile(wheel).namelist())
 
 
 @pytest.mark.parametrize("name", ["server", "site"])

@@ -10,6 +10,7 @@ from fedmcc.errors import InputError
 from fedmcc.runs import build
 from fedmcc.runs.build import assemble, build_network, prepare
 from fedmcc.runs.resolve import resolve
+from fedmcc.runs.scoring import make_scorer
 
 SMALL = {"device": "cpu", "threads": 1, "encoder": {"width": 4}, "training": {"batch_size": 8}}
 
@@ -23,6 +24,23 @@ def _images(n=20, labels=None, size=8, channels=1):
 
 def _config(**table):
     return parse(SMALL | table)
+
+
+@pytest.mark.parametrize(
+    ("table", "remedy"),
+    [
+        ({"method": {"name": "mcc"}}, "Raise method.entropy_weight or choose views that fit the images."),
+        (
+            {"method": {"name": "fedsimclr"}, "clustering": {"name": "cc"}},
+            "Raise clustering.entropy_weight or choose views that fit the images.",
+        ),
+        ({"method": {"name": "iic"}}, "Choose views that fit the images."),
+        ({"method": {"name": "fedmcc-plus"}}, "Choose views that fit the images."),  # it weights no entropy
+        ({"encoder": {"name": "onnx", "path": "any.onnx"}}, "Choose another encoder or fewer clusters."),
+    ],
+)
+def test_the_remedy_for_collapsed_clusters_is_an_option_that_the_method_reads(table, remedy):
+    assert make_scorer(parse({"clusters": 2, **table}), _images()).remedy == remedy
 
 
 def _refused(config, images):

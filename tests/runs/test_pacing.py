@@ -4,8 +4,8 @@ import pytest
 
 from fedmcc.config import load, parse
 from fedmcc.methods.fedmcc_plus import FedMCCPlus
-from fedmcc.runs import build, experiment, pacing
-from fedmcc.runs.pacing import Budget, Replanned, revised, steps_within
+from fedmcc.runs import build, experiment
+from fedmcc.runs.pacing import Budget, Replanned, possible_epochs, revised, steps_within
 from fedmcc.runs.schedule import Schedule
 
 TINY = {
@@ -30,6 +30,8 @@ TINY = {
         ("representation", 4, 76, (40, 40)),  # twice as fast
         ("representation", 4, 999, (150, 150)),  # never more than 300
         ("separation", 5, 15, None),
+        ("separation", 20, 1, None),
+        ("separation", 20, 2, (20, 22)),  # the plan is done: what is left is used
         ("separation", 5, 3, (20, 8)),
         ("separation", 5, 0, (20, 5)),
         ("merging", 1, 0, None),  # nothing is trained
@@ -41,17 +43,65 @@ def test_the_possible_rounds_are_shared_by_the_stages(stage, round, possible, ex
     assert rounds == expected
 
 
-def test_epochs_left_follow_from_the_last_ones_and_leave_time_for_the_rest(monkeypatch):
-    now = iter([0.0, 10.0, *range(30, 131, 20)])
-    monkeypatch.setattr(pacing.time, "monotonic", lambda: next(now))
-    budget = Budget(Schedule(64, 40, 10.0, pass_seconds=0.0), seconds=300.0, end=300.0)
-    assert budget.epochs_left() is None
-    assert budget.epochs_left() == 26  # (300 - 10 - 30) / 10
-    for _ in range(5):
-        budget.epochs_left()
-    assert (
-        budget.epochs_left() == 5
-    )  # the last six were twice as slow, and so is the rest: (300 - 130 - 60) / 20
+@pytest.mark.parametrize(
+    ("times", "epochs"),
+    [
+        ([0.0], None),
+        ([0.0, 10.0], 26),  # (300 - 10 - 30) / 10
+        ([0.0, 10.0, 30.0, 50.0, 70.0, 90.0], 10),  # five took 18 seconds each: (300 - 90 - 30) / 18
+        ([0.0, 280.0], 0),
+        ([0.0, 400.0], 0),
+    ],
+)
+def test_the_possible_epochs_follow_from_the_mean_of_all_and_leave_a_tenth(times, epochs):
+    schedule = Schedule(64, 40, 10.0, pass_seconds=0.0)
+    assert possible_epochs(schedule, 300.0, 300.0, times) == epochs
+
+
+def test_passes_over_the_images_take_as_much_longer_as_epochs_do():
+    schedule = Schedule(64, 40, 10.0, pass_seconds=2.5)
+    assert possible_epochs(schedule, 300.0, 300.0, [0.0, 10.0]) == 26 - 12 / 4
+    assert possible_epochs(schedule, 300.0, 300.0, [0.0, 20.0]) == 12 - 12 / 4  # (300 - 20 - 30) / 20 = 12.5
+
+
+def simulated(epoch_seconds, seconds=300.0):
+    """The rounds of both stages, and when they end, if an epoch takes so long that starts at a time."""
+    now, times, method = 0.0, [], FedMCCPlus(rounds=int(0.9 * seconds))
+    schedule, done = Schedule(64, method.rounds, 1.0, 0.0), 0
+    while done < method.rounds:
+        now, done = now + epoch_seconds(now), done + 1
+        times.append(now)
+        first = method.stages()[0].rounds
+        number = {"stage": "representation", "round": done}
+        row = number if done <= first else {"stage": "separation", "round": done - first}
+        possible = possible_epochs(schedule, seconds, seconds, times)
+        method = (None if possible is None else revised(method, row, possible)) or method
+    return [stage.rounds for stage in method.stages() if stage.trained], now
+
+
+@pytest.mark.parametrize("burst", [0, 1, 60, 130, 140, 200, 230])
+def test_a_burst_of_load_costs_its_time_and_no_more(burst):
+    rounds, end = simulated(lambda now: 20.0 if burst <= now < burst + 20 else 1.0)
+    assert 267 <= end <= 270 + 1  # nothing is left but the tenth, and an epoch or two
+    assert sum(rounds) >= 270 - 20 - 3
+    assert 0.4 <= rounds[0] / sum(rounds) <= 0.6
+
+
+@pytest.mark.parametrize(
+    ("epoch_seconds", "expected"),
+    [
+        (lambda now: 1.0, 270),
+        (lambda now: 0.95, 284),
+        (lambda now: 0.5, 300),  # never more
+        (lambda now: 3.0, 90),
+        (lambda now: 1.0 if now < 100 else 4.0, 100 + 170 / 4),
+        (lambda now: 4.0 if now < 100 else 1.0, 100 / 4 + 170),
+    ],
+)
+def test_all_time_is_used_however_fast_epochs_are(epoch_seconds, expected):
+    rounds, end = simulated(epoch_seconds)
+    assert sum(rounds) == pytest.approx(expected, abs=2)
+    assert end <= 270 + epoch_seconds(270.0)
 
 
 @pytest.mark.slow

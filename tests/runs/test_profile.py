@@ -2,6 +2,7 @@ import json
 import time
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -54,7 +55,7 @@ def timed_run(folder: Path, name: str, *argv: str) -> Done:
 def profiled(tmp_path_factory: pytest.TempPathFactory) -> Done:
     folder = tmp_path_factory.mktemp("profiled")
     timed_run(folder, "plain", "--no-report")  # so that imports are not timed
-    return timed_run(folder, "profiled", "--profile")
+    return timed_run(folder, "profiled", "--profile", "--no-report")
 
 
 def test_a_profile_accounts_for_the_whole_wall_clock(profiled: Done) -> None:
@@ -80,6 +81,15 @@ def test_a_profiled_run_is_bit_identical_to_any_other(profiled: Done) -> None:
     model = Path("checkpoints/final.safetensors")
     assert (plain / model).read_bytes() == (profiled.run / model).read_bytes()
     assert not list(plain.glob("profile.*"))
+
+
+def test_a_profile_does_not_replace_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_report = Mock()
+    monkeypatch.setattr("fedmcc.cli.run.write_report", write_report)
+    done = timed_run(tmp_path, "both", "--profile", "--report")
+    assert (done.run / "profile.md").exists()
+    ((_, run),) = (call.args for call in write_report.call_args_list)
+    assert run.path == done.run
 
 
 def test_clients_in_other_processes_are_not_profiled() -> None:

@@ -24,7 +24,18 @@ def _images(n=20, labels=None, size=8):
     return ImageSet(np.zeros((n, 1, *np.broadcast_to(size, 2)), dtype=np.uint8), labels)
 
 
-def test_options_that_depend_on_images_or_machine_are_filled_in():
+@pytest.mark.parametrize(
+    ("stated", "threads"),
+    [("3", 3), ("2,1", 2), ("", os.cpu_count()), ("many", os.cpu_count()), ("0", os.cpu_count())],
+)
+def test_the_default_number_of_threads_is_that_of_openmp(monkeypatch, stated, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", stated)
+    assert resolve(parse({"clusters": 2}), _images()).general.threads == threads
+    assert resolve(parse({"clusters": 2, "threads": 5}), _images()).general.threads == 5
+
+
+def test_options_that_depend_on_images_or_machine_are_filled_in(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS")
     labels = np.array([0, 1, 2, -1] * 5)
     config = resolve(parse({}), _images(labels=labels, size=(12, 9)))
     assert config.general.clusters == 3  # -1 is not a class

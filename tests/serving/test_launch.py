@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from fedmcc.cli import app
@@ -22,6 +23,13 @@ def test_only_this_machine_can_reach_a_loopback_address(host: str) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", "localhost.example.org", ""])
 def test_other_addresses_are_not_loopback(host: str) -> None:
     assert not is_loopback(host)
+
+
+def test_the_service_and_the_server_of_a_federation_have_different_ports() -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    found = [commands["serve"], commands["federation"].commands["init"]]
+    serve, federation = ({one.name: one.default for one in each.params}["port"] for each in found)
+    assert serve not in (federation, federation + 1)  # the second one is Flower's own
 
 
 def test_a_port_in_use_and_an_unknown_address_are_named() -> None:

@@ -5,6 +5,7 @@ import io
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -95,7 +96,11 @@ def test_three_images_are_enough_and_labels_and_the_batch_are_announced(
 def test_a_folder_is_clustered_in_the_time_given_named_and_merged(fedmcc: Command, pictures: Path) -> None:
     before = {path.name: path.read_bytes() for path in pictures.iterdir()}
     (pictures / "copy.png").write_bytes(before["00.png"])
-    result = succeeded(fedmcc("cluster", pictures, "--clusters", 3, "--time", "1s", "--link", "--out", "run"))
+    options = ("--clusters", 3, "--time", "1s", "--seed", 7, "--threads", 1, "--link", "--out", "run")
+    result = succeeded(fedmcc("cluster", pictures, *options))
+    assert "Warning: Clusters mean little after fewer than 20 epochs" in result.stderr
+    written = tomllib.loads(Path("run/config.toml").read_text())
+    assert (written["seed"], written["threads"]) == (7, 1)
     assert "25 images in colour, 24 × 20 to 24 × 20 pixels" in result.stderr
     assert "Views: photo, since the images are in colour" in result.stderr
     assert columns(Path("run/duplicates.csv").read_text(), "image", "duplicate_of") == [

@@ -83,7 +83,7 @@ def test_more_clusters_than_images_are_refused(refused: Refused, pictures: Path)
         (("cluster", "pictures", "--clusters", 3, "--time", "soon"), "--time is 'soon'"),
         (("cluster", "pictures", "--clusters", 3, "--copy", "--link"), "choose one"),
         (("cluster", "pictures", "--clusters", 3, "--out", "pictures/run"), "is inside pictures"),
-        (("cluster", "pictures", "--clusters", 99), "99 clusters of 24 images"),
+        (("cluster", "pictures", "--clusters", 99), "99 clusters of 24 files"),
         (("name", "run", 77, "x"), "no cluster 77"),
         (("merge", "run", 0, 0), "given twice"),
         (("split", "run", 77), "no cluster 77"),

@@ -35,6 +35,18 @@ def test_a_log_gets_a_line_per_round(fedmcc: Command, recipe: Path) -> None:
     assert "\x1b" not in err
 
 
+def test_nothing_trained_has_no_speed_and_no_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "say", print)
+    row = {"stage": "merging", "round": 1, "loss": None, "confidence": 0.5, "participants": [0]}
+    log = progress.LogLines(Plan(0, 0))
+    log.round(Scored(row, 1))
+    assert capsys.readouterr().out == "merging 1/1  confidence .500\n"
+    bar = progress.LiveTable(progress.Progress(), Plan(0, 0), 3)
+    assert bar.progress.tasks[bar.task].time_remaining is None
+
+
 def in_a_terminal(columns: int, *argv: object) -> str:
     """The output of a command in a terminal of this width, without colours."""
     leader, follower = pty.openpty()

@@ -1,6 +1,7 @@
 """The command for a folder of images and little time: cluster."""
 
 import math
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -8,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from fedmcc.cli.app import Quiet, command
+from fedmcc.errors import InputError
 
 if TYPE_CHECKING:
     from fedmcc.config import Config
     from fedmcc.data.base import ImageSet
+    from fedmcc.data.image_files import Listing
     from fedmcc.data.survey import Survey
     from fedmcc.runs.build import Experiment
     from fedmcc.runs.directory import Run
@@ -25,10 +28,11 @@ class Choices(NamedTuple):
     """What the user chose."""
 
     clusters: int | str | None  # a number, or auto
-    encoder: str
+    encoder: dict[str, Any]  # the section of the configuration
     owners: bool
     labels: bool
     time: str
+    general: dict[str, int]  # threads and seed
     sort: Literal["", "copy", "link"] = ""  # images into a folder per cluster
 
 
@@ -36,7 +40,7 @@ class Choices(NamedTuple):
 def cluster(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of images.")],
     clusters: Annotated[
-        str | None, typer.Option(help="Number of clusters, or auto [number of labels, or auto].")
+        str | None, typer.Option(help="A number, or auto [number of labels, or auto].")
     ] = None,
     encoder: Annotated[str, typer.Option(help="Name of an encoder, or a pretrained file.")] = "convnet",
     owners_from_folders: Annotated[
@@ -45,7 +49,11 @@ def cluster(
     labels_from_folders: Annotated[
         bool, typer.Option("--labels-from-folders", help="Subfolders are labels.")
     ] = False,
-    limit: Annotated[str, typer.Option("--time", help="For everything, such as 90s or 1h.")] = "10m",
+    limit: Annotated[str, typer.Option("--time", help="For everything: 90s, 1h30m.")] = "10m",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads [OMP_NUM_THREADS, or one per core].")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed gives another result.")] = 0,
     out: Annotated[Path | None, typer.Option(help="The new folder [runs/FOLDER-001].")] = None,
     copy: Annotated[bool, typer.Option("--copy", help="Copy images to a folder per cluster.")] = False,
     link: Annotated[bool, typer.Option("--link", help="Link to images instead.")] = False,
@@ -55,25 +63,49 @@ def cluster(
 
     Example: fedmcc cluster PICTURES --clusters 12 --time 10m
     """
-    from fedmcc.errors import InputError
-    from fedmcc.runs.directory import next_free, require_unused
-    from fedmcc.runs.schedule import parse_time
+    from fedmcc.cli.option_names import require_registered
+    from fedmcc.runs.directory import next_free, require_no_run, require_unused
+    from fedmcc.runs.encoder_names import encoder_section
 
     started, seconds = time.monotonic(), parse_time(limit)
     if copy and link:
         raise InputError("--copy and --link exclude each other: choose one.")
+    require_no_run(folder)
     path = out or next_free(Path("runs"), folder.resolve().name)
     require_unused(path)
     if path.resolve().is_relative_to(folder.resolve()):
         raise InputError(f"{path} is inside {folder}: choose another folder with --out.")
-    sort: Literal["", "copy", "link"] = "copy" if copy else "link" if link else ""
-    choices = Choices(_number(clusters), encoder, owners_from_folders, labels_from_folders, limit, sort)
-    _cluster(folder, choices, path, started + seconds)
+    section = encoder_section(encoder)
+    require_registered("encoder", section["name"])
+    choices = Choices(
+        clusters=_number(clusters),
+        encoder=section,
+        owners=owners_from_folders,
+        labels=labels_from_folders,
+        time=limit,
+        general={"seed": seed} if threads is None else {"seed": seed, "threads": threads},
+        sort="copy" if copy else "link" if link else "",
+    )
+    listing = _data(folder, choices, None).listing()
+    if isinstance(choices.clusters, int) and choices.clusters > len(listing.names):
+        raise InputError(
+            f"{clusters} clusters of {len(listing.names)} files: lower --clusters or give more images."
+        )
+    _cluster(folder, listing, choices, path, started + seconds)
+
+
+def parse_time(text: str) -> float:
+    """Seconds of a duration such as 90s, 10m, 1.5h or 1h30m."""
+    number = r"(\d+(?:\.\d+)?)"
+    match = re.fullmatch(rf"\s*(?:{number}h)?\s*(?:{number}m)?\s*(?:{number}s?)?\s*", text)
+    hours, minutes, rest = (float(part or 0) for part in match.groups()) if match else (0.0, 0.0, 0.0)
+    seconds = 3600 * hours + 60 * minutes + rest
+    if seconds <= 0:
+        raise InputError(f"--time is '{text}': give a duration such as 90s, 10m or 1h30m.")
+    return seconds
 
 
 def _number(clusters: str | None) -> int | str | None:
-    from fedmcc.errors import InputError
-
     if clusters in (None, "auto"):
         return clusters
     if not clusters.isdecimal():
@@ -83,14 +115,13 @@ def _number(clusters: str | None) -> int | str | None:
     return int(clusters)
 
 
-def _cluster(folder: Path, choices: Choices, path: Path, deadline: float) -> None:
+def _cluster(folder: Path, listing: "Listing", choices: Choices, path: Path, deadline: float) -> None:
     from fedmcc.cli.run import Outputs, train
     from fedmcc.data import survey
     from fedmcc.methods.choosing import AUTO
     from fedmcc.networks import is_frozen
     from fedmcc.runs import build, experiment, resolve, schedule
 
-    listing = _data(folder, choices, None).listing()
     sides = survey.file_sides(listing.root, listing.names)
     size = _native_size(choices) or schedule.choose_size(sides)
     images = _data(folder, choices, size).load()
@@ -152,14 +183,13 @@ def _configure(
 ) -> "Config":
     from fedmcc import config
     from fedmcc.networks import is_frozen
-    from fedmcc.networks.by_name import encoder_section
     from fedmcc.runs.resolve import with_possible_batch
     from fedmcc.runs.schedule import choose_views
     from fedmcc.terminal import output
 
     preset, reason = choose_views(found)
-    encoder = encoder_section(choices.encoder)
     table: config.Table = {
+        **choices.general,
         "clusters": clusters,
         "data": {
             "name": "folder",
@@ -169,7 +199,7 @@ def _configure(
             "groups": choices.owners,
         },
         "views": {"preset": preset},
-        "encoder": encoder,
+        "encoder": choices.encoder,
         "partition": {"name": "by_group"} if choices.owners else {},
     }
     loaded = with_possible_batch(config.parse(table), images)
@@ -177,7 +207,7 @@ def _configure(
         output.say("The encoder is pretrained: its features are clustered, nothing is trained.")
     else:
         method = config.name_of("method", loaded.method)
-        output.say(f"Views: {preset}, since {reason}. Encoder: {encoder['name']}. Method: {method}.")
+        output.say(f"Views: {preset}, since {reason}. Encoder: {choices.encoder['name']}. Method: {method}.")
     return loaded
 
 
@@ -185,9 +215,8 @@ def _native_size(choices: Choices) -> int | None:
     """Side in pixels of the images that a pretrained encoder was trained on; None for other encoders."""
     from fedmcc import config
     from fedmcc.networks import in_files, native_size
-    from fedmcc.networks.by_name import encoder_section
 
-    encoder = config.parse({"encoder": encoder_section(choices.encoder)}).encoder
+    encoder = config.parse({**choices.general, "encoder": choices.encoder}).encoder
     return native_size(encoder) if in_files(encoder) else None
 
 
@@ -195,7 +224,7 @@ def _scheduled(
     loaded: "Config", images: "ImageSet", deadline: float, limit: str
 ) -> tuple["Config", "Budget"]:
     from fedmcc.runs.pacing import Budget
-    from fedmcc.runs.schedule import parse_time, plan_schedule, with_schedule
+    from fedmcc.runs.schedule import MIN_EPOCHS, TOO_FEW, plan_schedule, with_schedule
     from fedmcc.terminal import output
     from fedmcc.terminal.progress import format_duration
 
@@ -205,10 +234,8 @@ def _scheduled(
         f"Views of {planned.size} pixels; an epoch takes {planned.epoch_seconds:.1f} s on this machine, so "
         f"{planned.epochs} epochs, about {format_duration(planned.seconds)} with all else (--time {limit})."
     )
-    if planned.seconds > seconds * 1.2:
-        output.warn(
-            f"This is longer than {limit}: images are many and the time is short. Use a longer --time."
-        )
+    if planned.epochs < MIN_EPOCHS:
+        output.warn(TOO_FEW)
     return with_schedule(loaded, planned), Budget(planned, parse_time(limit), deadline)
 
 

@@ -19,10 +19,15 @@ def export(
 
     Example: fedmcc export runs/PICTURES-001 --onnx pictures.onnx
     """
+    from fedmcc.errors import InputError
     from fedmcc.runs import directory
-    from fedmcc.runs.export import export_onnx
     from fedmcc.terminal import output
 
-    written = export_onnx(directory.load_run(run), onnx, force)
+    opened = directory.load_run(run)
+    if onnx.suffix.lower() != ".onnx":
+        raise InputError(f"{onnx} is not an ONNX file: give --onnx a name that ends in .onnx.")
+    from fedmcc.runs.export import export_onnx  # loads torch, which takes seconds
+
+    written = export_onnx(opened, onnx, force)
     output.say(f"Wrote {written.model} and {written.card}.")
     output.say(f"onnxruntime and torch differ by at most {written.difference:.0e}.")

@@ -4,6 +4,7 @@
 """
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -33,6 +34,13 @@ def check_names(table: Mapping[str, Any], settings: Iterable[str]) -> None:
                 raise unknown(f"key in [{section}]", option, known)
 
 
+def require_registered(section: str, name: str) -> None:
+    """Raise InputError if the registry of a section has no entry of this name."""
+    registry, _ = _choice(section)
+    if name not in registry:
+        raise unknown({"data": "data set"}.get(section, section), name, registry)
+
+
 def _unknown_section(key: str, table: Mapping[str, Any], names: Mapping[str, str]) -> InputError:
     """An error that names the sections with an option of this name, or a similar section."""
     places = [section for section in _sections() if key in _options(section, table, names)]
@@ -44,12 +52,12 @@ def _unknown_section(key: str, table: Mapping[str, Any], names: Mapping[str, str
 
 def _options(section: str, table: Mapping[str, Any], names: Mapping[str, str]) -> tuple[str, ...]:
     """The options of a section, which depend on the entry of a registry that is chosen in it."""
-    if section not in _choices():
+    if section not in _registries():
         return _fields(_sections()[section])
-    given, (registry, default) = table.get(section), _choices()[section]
+    given, (registry, default) = table.get(section), _choice(section)
     name = names.get(f"{section}.name", given.get("name") if isinstance(given, Mapping) else None)
-    if name is not None and name not in registry:
-        raise unknown({"data": "data set"}.get(section, section), str(name), registry)
+    if name is not None:
+        require_registered(section, str(name))
     return _fields(registry[str(name or default)])
 
 
@@ -58,24 +66,27 @@ def _sections() -> dict[str, str]:
     """The sections of a configuration, with the class of their options."""
     return {
         item.target.id: ast.unparse(item.annotation)
-        for item in _classes()["Config"][0].body
+        for item in _classes("Config")[0].body
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
         if item.target.id != "general"
     }
 
 
 @cache
-def _choices() -> dict[str, tuple[dict[str, str], str]]:
-    """The sections with a registry: its names with their classes, and the default name."""
-    constants = dict(_constants())
-    choices = {}
-    for section, choice in _pairs(constants["CHOICES"]):
-        assert isinstance(choice, ast.Tuple)
-        registry, default = choice.elts
-        default = constants.get(ast.unparse(default), default)
-        entries = {name: ast.unparse(entry) for name, entry in _pairs(constants[ast.unparse(registry)])}
-        choices[section] = (entries, ast.literal_eval(default))
-    return choices
+def _registries() -> dict[str, ast.expr]:
+    """The sections with a registry, each with the expression of the registry and of the default name."""
+    return dict(_pairs(_constant("CHOICES")))
+
+
+@cache
+def _choice(section: str) -> tuple[dict[str, str], str]:
+    """The names in the registry of a section with their classes, and the default name."""
+    choice = _registries()[section]
+    assert isinstance(choice, ast.Tuple)
+    registry, default = choice.elts
+    default = _constant(default.id) if isinstance(default, ast.Name) else default
+    entries = {name: ast.unparse(entry) for name, entry in _pairs(_constant(ast.unparse(registry)))}
+    return entries, ast.literal_eval(default)
 
 
 def _pairs(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
@@ -88,7 +99,7 @@ def _pairs(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 @cache
 def _fields(name: str) -> tuple[str, ...]:
     """The options of a class and of the classes that it is derived from; none if its name is not unique."""
-    found = _classes().get(name, [])
+    found = _classes(name)
     if len(found) != 1:
         return ()
     inherited = [field for base in found[0].bases for field in _fields(ast.unparse(base).rpartition(".")[2])]
@@ -102,27 +113,38 @@ def _fields(name: str) -> tuple[str, ...]:
 
 
 @cache
-def _classes() -> dict[str, list[ast.ClassDef]]:
-    classes: dict[str, list[ast.ClassDef]] = {}
-    for tree in _trees():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef):
-                classes.setdefault(node.name, []).append(node)
-    return classes
+def _classes(name: str) -> list[ast.ClassDef]:
+    """The classes of this name."""
+    return [
+        node for node in _statements(f"class {name}") if isinstance(node, ast.ClassDef) and node.name == name
+    ]
 
 
-def _constants() -> Iterator[tuple[str, ast.expr]]:
-    """The constants of all modules, in capital letters, with their values."""
-    for tree in _trees():
-        for node in tree.body:
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    if isinstance(target, ast.Name) and target.id.isupper():
-                        yield target.id, node.value
+def _constant(name: str) -> ast.expr:
+    """The value of a constant of a module."""
+    for node in _statements(name):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                return node.value
+    raise LookupError(name)
+
+
+def _statements(start: str) -> Iterator[ast.stmt]:
+    """The statements of the modules in which a line starts like this; parsing all modules takes too long."""
+    starts = re.compile(rf"^{start}\b", re.MULTILINE)
+    for text in _modules():
+        if starts.search(text):
+            yield from _tree(text).body
 
 
 @cache
-def _trees() -> tuple[ast.Module, ...]:
+def _modules() -> tuple[str, ...]:
     root = Path(__file__).parents[1]
-    files = [path for name in PACKAGES for path in sorted({root / name, *(root / name).rglob("*.py")})]
-    return tuple(ast.parse(path.read_text(encoding="utf-8")) for path in files if path.is_file())
+    files = (path for name in PACKAGES for path in sorted((root / name).rglob("*.py")))
+    return tuple(path.read_text(encoding="utf-8") for path in files)
+
+
+@cache
+def _tree(text: str) -> ast.Module:
+    return ast.parse(text)

@@ -1,8 +1,9 @@
 """Commands that train: run, resume, demo."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -26,6 +27,7 @@ class Outputs(NamedTuple):
 
     report: bool = True
     tensorboard: bool = False
+    profile: bool = False
 
 
 @command
@@ -48,21 +50,17 @@ def run(
 
     Example: fedmcc run PICTURES --clusters 10
     """
-    from fedmcc.runs.directory import next_free, require_unused
+    from fedmcc.runs.directory import next_free
 
     name = recipe.resolve().stem
     settings = [*(settings or []), *([f"clusters={clusters}"] if clusters is not None else [])]
+    _require_unused(out)
     if engine == SIMULATION:
         _refuse_for_simulation(profile=profile, tensorboard=tensorboard)
-        path = out or next_free(Path("runs"), name)
-        require_unused(path)
-        _simulate(load_recipe(recipe, settings), path, report)
+        _simulate(load_recipe(recipe, settings), out or next_free(Path("runs"), name), report)
         return
     loaded = load_recipe(recipe, [*settings, *([f"engine.name={engine}"] if engine else [])])
-    if profile:
-        _profile(loaded, out, name, Outputs(False, tensorboard))  # the profile is of the run only
-    else:
-        _start(loaded, out, name, Outputs(report, tensorboard))
+    _start(loaded, out, name, Outputs(report, tensorboard, profile))
 
 
 @command
@@ -73,17 +71,18 @@ def resume(
 
     Example: fedmcc resume runs/PICTURES-001
     """
-    from fedmcc import config
     from fedmcc.cli.cluster import REMAINING, complete
     from fedmcc.errors import InputError
     from fedmcc.runs import directory
-    from fedmcc.runs.experiment import require_same_images
     from fedmcc.terminal import output
 
     opened = directory.load_run(run)
-    loaded = config.load(opened.config_file)
     if opened.sites_file.exists() and not opened.simulated:
         raise InputError(f"{run} belongs to a federation: resume it with `fedmcc server start`.")
+    from fedmcc import config  # loads torch, which takes seconds
+    from fedmcc.runs.experiment import require_same_images
+
+    loaded = config.load(opened.config_file)
     if (opened.path / REMAINING).exists():
         prepared = prepare(loaded)
         if opened.finished:
@@ -98,7 +97,9 @@ def resume(
         _refuse_for_simulation(tensorboard=tensorboard)
         _simulate(loaded, run, report)
     else:
-        _train(prepare(loaded), opened, Outputs(report, tensorboard))
+        prepared, outputs = prepare(loaded), Outputs(report, tensorboard)
+        train(prepared, opened, outputs)
+        _report(prepared, opened, outputs)
 
 
 @command
@@ -113,44 +114,39 @@ def demo(
     """
     from importlib.resources import as_file, files
 
-    from fedmcc import config
+    _require_unused(out)
+    from fedmcc import config  # loads torch, which takes seconds
 
     with as_file(files("fedmcc.cli") / "demo.toml") as recipe:
         loaded = config.load(recipe)
     _start(loaded, out, "demo", Outputs(report))
 
 
+def _require_unused(out: Path | None) -> None:
+    from fedmcc.runs.directory import require_unused
+
+    if out is not None:
+        require_unused(out)
+
+
 def load_recipe(recipe: Path, settings: Sequence[str] | None) -> "Config":
     """Load a TOML file, or the default configuration for a folder of images."""
-    _check_settings(recipe, settings or [])
-    from fedmcc import config  # loads torch, which takes seconds
-    from fedmcc.errors import InputError
-
-    if not recipe.exists():
-        raise InputError(
-            f"There is no recipe at {recipe}: give the path of a TOML file, or of a folder of images."
-        )
-    if not recipe.is_dir():
-        return config.load(recipe, settings or [])
-    table: config.Table = {"data": {"name": "folder", "root": str(recipe)}}
-    return config.parse(config.apply_settings(table, settings or []))
-
-
-def _check_settings(recipe: Path, settings: Sequence[str]) -> None:
-    """Refuse unknown names in settings before torch is loaded."""
-    import tomllib
-
     from fedmcc.cli.option_names import check_names
+    from fedmcc.runs.directory import require_no_run
+    from fedmcc.storage.toml_files import parse_toml, read_recipe
 
-    if not settings:
-        return
-    table = {"data": {"name": "folder"}}
-    if not recipe.is_dir():
-        try:
-            table = tomllib.loads(recipe.read_text(encoding="utf-8-sig"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-            return  # `config.load` names the problem
-    check_names(table, settings)
+    require_no_run(recipe)
+    table: dict[str, Any] = {"data": {"name": "folder", "root": str(recipe)}}
+    text = None if recipe.is_dir() else read_recipe(recipe)
+    if text is not None:
+        table = parse_toml(text, str(recipe))
+    if settings:
+        check_names(table, settings)
+    from fedmcc import config  # loads torch, which takes seconds
+
+    if text is not None:
+        return config.parse_text(text, str(recipe), settings or [])
+    return config.parse(config.apply_settings(table, settings or []))
 
 
 def prepare(loaded: "Config") -> "Experiment":
@@ -171,28 +167,22 @@ def prepare(loaded: "Config") -> "Experiment":
     return build.assemble(loaded, images)
 
 
-def _start(loaded: "Config", out: Path | None, name: str, outputs: Outputs) -> "Run":
+def _start(loaded: "Config", out: Path | None, name: str, outputs: Outputs) -> None:
     from fedmcc.data.partition import holdings
-    from fedmcc.runs import directory, experiment
+    from fedmcc.runs import directory, experiment, profile
     from fedmcc.terminal import output
 
     _check(outputs)
-    prepared = prepare(loaded)
-    run = experiment.start_run(prepared, out or directory.next_free(Path("runs"), name))
-    held = holdings(prepared.images, prepared.shards)
-    output.show_holdings_briefly(held.clients, held.classes, held.counts.tolist())
-    _train(prepared, run, outputs)
-    return run
-
-
-def _profile(loaded: "Config", out: Path | None, name: str, outputs: Outputs) -> None:
-    from fedmcc.runs import profile
-    from fedmcc.terminal import output
-
-    with profile.profiling(loaded) as clock:
-        run = _start(loaded, out, name, outputs)
-        profile.write_profile(run, clock)
-    output.say(f"The profile is {run.path / 'profile.md'}.")
+    with profile.profiling(loaded) if outputs.profile else nullcontext() as clock:  # not of the report
+        prepared = prepare(loaded)
+        run = experiment.start_run(prepared, out or directory.next_free(Path("runs"), name))
+        held = holdings(prepared.images, prepared.shards)
+        output.show_holdings_briefly(held.clients, held.classes, held.counts.tolist())
+        train(prepared, run, outputs)
+        if clock is not None:
+            profile.write_profile(run, clock)
+            output.say(f"The profile is {run.path / 'profile.md'}.")
+    _report(prepared, run, outputs)
 
 
 def _refuse_for_simulation(**options: bool) -> None:
@@ -227,13 +217,12 @@ def _check(outputs: Outputs) -> None:
         require_tensorboard()
 
 
-def _train(prepared: "Experiment", run: "Run", outputs: Outputs) -> None:
-    """Train, and write the report or print how to create it."""
+def _report(prepared: "Experiment", run: "Run", outputs: Outputs) -> None:
+    """Write the report, or print how to create it."""
     from shlex import quote
 
     from fedmcc.terminal import output
 
-    train(prepared, run, outputs)
     if outputs.report:
         write_report(prepared, run)
     else:

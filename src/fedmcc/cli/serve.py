@@ -11,7 +11,9 @@ from fedmcc.cli.app import RunFolder, command
 def serve(
     run: RunFolder,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")
+    ] = 8080,  # a federation has 8000
 ) -> None:
     """Open a page to classify images and correct clusters.
 

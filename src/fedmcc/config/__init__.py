@@ -1,7 +1,6 @@
 """The configuration: the options of all packages, read from and written to TOML."""
 
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from fedmcc.federation.privacy import Privacy
 from fedmcc.methods import CLUSTERINGS, METHODS, RENAMED, Clustering, Method
 from fedmcc.methods.choosing import AUTO, MOST_CLUSTERS, choosing
 from fedmcc.networks import ENCODERS, EncoderOptions, in_files, is_frozen, native_size
+from fedmcc.storage.toml_files import parse_toml, read_recipe
 from fedmcc.training.loop import Training
 from fedmcc.views import PRESETS, Views
 
@@ -51,7 +51,7 @@ class General:
     clusters: int | None = None  # None: the number of classes of the data set; "auto": chosen by the method
     seed: int = 0
     device: str = "auto"  # auto: the accelerator if there is one; else cpu, cuda, cuda:1, mps
-    threads: int | None = None  # None: one per core
+    threads: int | None = None  # None: OMP_NUM_THREADS if it is set, else one per core
 
     def __post_init__(self) -> None:
         if self.clusters is not None and self.clusters < 2:
@@ -64,7 +64,9 @@ class General:
     @property
     def thread_count(self) -> int:
         """Number of threads to use on this machine."""
-        return self.threads or os.cpu_count() or 1
+        stated = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list sets nested levels
+        usual = int(stated) if stated.isdecimal() else 0
+        return self.threads or min(usual, MAX_THREADS) or os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -158,21 +160,12 @@ def load_config(source: str | Path | Mapping[str, Any], settings: Iterable[str] 
 
 def load(path: Path, settings: Iterable[str] = ()) -> Config:
     """Read a configuration from a TOML file and apply settings such as `method.momentum=0.996`."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # Windows may write a byte order mark
-    except FileNotFoundError:
-        raise InputError(f"There is no recipe at {path}: give the path of a TOML file.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"Cannot read the recipe {path}: {error}. Give a TOML file.") from None
-    return parse_text(text, str(path), settings)
+    return parse_text(read_recipe(path), str(path), settings)
 
 
 def parse_text(text: str, source: str = "The recipe", settings: Iterable[str] = ()) -> Config:
     """Read a configuration from TOML text and apply settings; errors call the text by its source."""
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{source} is not valid TOML: {error}.") from None
+    table = parse_toml(text, source)
     return parse(apply_settings(table, settings))
 
 

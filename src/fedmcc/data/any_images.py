@@ -11,7 +11,7 @@ from fedmcc.data.arrays import as_images
 from fedmcc.data.base import Images, ImageSet
 from fedmcc.data.decode import HeightWidth, decode, decode_image, is_grey, is_grey_image, reason
 from fedmcc.data.folder import Folder
-from fedmcc.errors import InputError
+from fedmcc.errors import InputError, InvalidArrayError
 
 BYTE_RANGE = 255.0  # the largest value of floats that are not in 0..1
 IMAGE_KEYS = ("image", "img", "pixel_values")  # of an item of a data set that is a dictionary
@@ -32,7 +32,17 @@ def gathered(given: Any) -> Any:
             raise InputError(f"X is a {type(given).__name__}: give an array, a list of images, or paths.")
         given = [_image_of(given[row]) for row in range(len(given))]
     arrays = given and hasattr(given[0], "__array__") and not hasattr(given[0], "getbands")
-    return np.stack([np.asarray(image) for image in given]) if arrays else given
+    return _stacked([np.asarray(image) for image in given]) if arrays else given
+
+
+def _stacked(images: Sequence[np.ndarray]) -> np.ndarray:
+    for number, image in enumerate(images):
+        if image.shape != images[0].shape:
+            raise InvalidArrayError(
+                f"Image {number} of X has the shape {image.shape} and image 0 {images[0].shape}: give arrays "
+                "of one shape, or Pillow images or paths, which are scaled."
+            )
+    return np.stack(images)
 
 
 def _image_of(item: Any) -> Any:
@@ -62,7 +72,10 @@ def to_images(given: Any, shape: HeightWidth, channels: int | None, scale: float
     if first is not None and hasattr(first, "getbands"):  # a Pillow image, recognised without importing it
         count = channels or (1 if all(map(is_grey_image, given)) else 3)
         return np.stack([decode_image(image, shape, count) for image in given])
-    array = np.asarray(given)
+    try:
+        array = np.asarray(given)
+    except ValueError:
+        raise InvalidArrayError("The lists of X have different lengths: give images of one shape.") from None
     if array.dtype.kind == "f" and array.size and scale_of(array, scale) == BYTE_RANGE:
         array = array / BYTE_RANGE
     return as_images(array, "X")

@@ -89,9 +89,10 @@ def _to_uint8(array: np.ndarray, origin: Path | str) -> Images:
         return array.astype(np.uint8) * np.uint8(255)
     if kind not in "iuf":
         raise InvalidArrayError(f"The images in {origin} have type {array.dtype}: save them as uint8.")
-    if kind == "f" and not np.isfinite(array).all():
+    if kind == "f" and len(wrong := np.flatnonzero(~np.isfinite(array).all(axis=(1, 2, 3)))):
+        more = f" and {len(wrong) - 1} more images have" if len(wrong) > 1 else " has"
         raise InvalidArrayError(
-            f"The images in {origin} have values that are NaN or infinite: leave these images out."
+            f"Image {wrong[0]} in {origin}{more} values that are NaN or infinite: leave out such images."
         )
     if not (array.min() >= low and array.max() <= high):
         raise InvalidArrayError(

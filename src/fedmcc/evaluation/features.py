@@ -71,7 +71,7 @@ def assign(
 def at_owners(
     branch: Branch, features: Float32[np.ndarray, "n d"], owners: Int[np.ndarray, " n"]
 ) -> Float32[np.ndarray, "n k"] | None:
-    """Soft assignments given the owner of each image, -1 for an unknown one; None if the head cannot use it."""
+    """Soft assignments given the owner of each image, -1 if unknown; None if the head cannot use it."""
     head = branch.cluster_projector
     if not isinstance(head, Prototypes):
         return None

@@ -18,6 +18,7 @@ Assignments = Float32[np.ndarray, "n k"]
 Assigned = Int[np.ndarray, " n"]
 
 MAX_COMPARED_IMAGES = 2000  # the scores over pairs take a sample of larger sets
+BETTER_VIEWS = "Choose views that fit the images."
 MIN_VARIANCE = 1e-3  # on the unit sphere, where evenly spread features have variance 1
 
 
@@ -83,10 +84,12 @@ def silhouette(features: Rows, assigned: Assigned, seed: int) -> float | None:
     return float(silhouette_score(normalize(features[rows].astype(np.float64)), assigned[rows]))
 
 
-def collapse_warning(features: Rows, assigned: Assigned, clusters: int, merged: int = 0) -> str | None:
+def collapse_warning(
+    features: Rows, assigned: Assigned, clusters: int, merged: int = 0, remedy: str = BETTER_VIEWS
+) -> str | None:
     """Explain what has collapsed and what to change; None if nothing has.
 
-    `merged` clusters were emptied by the user.
+    `merged` clusters were emptied by the user. The remedy is for clusters that have collapsed.
     """
     variance = _variance(features)
     if len(features) > 1 and variance < MIN_VARIANCE:
@@ -101,7 +104,7 @@ def collapse_warning(features: Rows, assigned: Assigned, clusters: int, merged: 
         return None
     return (
         f"The clustering has collapsed: {effective:.1f} of {remaining} clusters are effectively used, "
-        f"{empty} are empty. Raise method.entropy_weight or choose views that fit the images."
+        f"{empty} are empty. {remedy}"
     )
 
 

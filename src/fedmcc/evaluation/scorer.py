@@ -15,7 +15,7 @@ from fedmcc.evaluation.clustering import ClusterScores, cluster_sizes, score
 from fedmcc.evaluation.features import EncoderCache, Extracted, assign, encode
 from fedmcc.evaluation.kmeans import Assigned, images_at_once, kmeans, raw_kmeans
 from fedmcc.evaluation.knn import WeightedKNN
-from fedmcc.evaluation.label_free import collapse_warning, sample_rows, score_without_labels
+from fedmcc.evaluation.label_free import BETTER_VIEWS, collapse_warning, sample_rows, score_without_labels
 from fedmcc.evaluation.options import KNN_QUERIES, Evaluation
 from fedmcc.networks.frozen import FrozenEncoder
 from fedmcc.networks.momentum import Branch
@@ -41,6 +41,7 @@ class Scorer:
     options: Evaluation
     edit: Edit | None = None  # applies the corrections of the user to soft assignments
     merged: int = 0  # clusters that the user merged into others: they are empty on purpose
+    remedy: str = BETTER_VIEWS  # what the user can change if the clusters have collapsed
     cache: EncoderCache = field(init=False, default_factory=EncoderCache)  # for these images only
 
     def extract(self, branch: Branch, edited: bool = True) -> Extracted:
@@ -86,7 +87,7 @@ class Scorer:
             "knn": self._knn(extracted),
             "label_free": self._without_labels(branch, extracted),
             "sizes": cluster_sizes(assigned, count).tolist(),
-            "warning": collapse_warning(extracted.features, assigned, count, self.merged),
+            "warning": collapse_warning(extracted.features, assigned, count, self.merged, self.remedy),
         }
 
     def count(self, extracted: Extracted) -> int:

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from fedmcc.errors import InputError
-from fedmcc.report.build import load_or_compute_map
 from fedmcc.report.charts import LABELLED_SCORES, find_stages, shortened
 from fedmcc.report.clusters import class_colours, describe
+from fedmcc.report.content import load_or_compute_map
 from fedmcc.report.palette import BASE_COLOURS, UNLABELLED_COLOUR
 from fedmcc.report.plotting import file_content, new_figure, png_mark, require_matplotlib
 from fedmcc.report.run_facts import Facts, read_run

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fedmcc.errors import InputError
-from fedmcc.storage.atomic_files import locked, make_folder, write_atomically
+from fedmcc.storage.atomic_files import locked, make_folder, require_possible, write_atomically
 
 FORMAT = 1  # raised when older versions of fedmcc can no longer read the directory
+PURPOSE = "the run"  # of the folder, in errors
 PROGRESS = "resume/progress.json"  # which round is the last committed one
 TEMPORARY_PREFIXES = (  # of the hidden files that `write_atomically` renames when they are complete
     "partition.npz.",
@@ -208,7 +209,7 @@ class Run:
 def create_run(path: Path, config: str, environment: Mapping[str, Any]) -> Run:
     """Create a run in a folder that is new or empty."""
     require_unused(path)
-    make_folder(path, "the run")
+    make_folder(path, PURPOSE)
     run = Run(path)
     run.model_file.parent.mkdir(exist_ok=True)
     run.resume_folder.mkdir(exist_ok=True)
@@ -218,10 +219,20 @@ def create_run(path: Path, config: str, environment: Mapping[str, Any]) -> Run:
 
 
 def require_unused(path: Path) -> None:
-    """Raise InputError if the folder is in use; what a run killed while it started left is allowed."""
+    """Raise InputError if the folder is in use or impossible; a run killed while it started may be there."""
+    require_possible(path, PURPOSE)
     if _in_use(path):
         resume = f"resume its run with `fedmcc resume {path}`, or " if Run(path).config_file.exists() else ""
         raise InputError(f"{path} is not empty: {resume}choose another folder with --out.")
+
+
+def require_no_run(path: Path) -> None:
+    """Raise InputError if a run directory is given as a folder of images or as a recipe."""
+    if all((path / name).is_file() for name in ("config.toml", "environment.json")):
+        raise InputError(
+            f"{path} is a run: resume it with `fedmcc resume {path}`, or repeat it with "
+            f"`fedmcc run {path / 'config.toml'}`."
+        )
 
 
 def _in_use(path: Path) -> bool:

@@ -9,13 +9,14 @@ import numpy as np
 
 from fedmcc.config import DEFAULT_METHOD, Config, Table, parse, set_key
 from fedmcc.data.any_images import gathered, to_images
-from fedmcc.errors import InputError
+from fedmcc.errors import InputError, InvalidArrayError
 from fedmcc.evaluation.calibration import temper
 from fedmcc.evaluation.features import Extracted, extract
+from fedmcc.methods.choosing import AUTO
 from fedmcc.networks import is_frozen
-from fedmcc.networks.by_name import encoder_section
 from fedmcc.networks.momentum import Network
 from fedmcc.numerics.state_dicts import State
+from fedmcc.runs.encoder_names import encoder_section
 from fedmcc.runs.saved_model import SavedModel, load_model, save_model
 
 
@@ -57,7 +58,7 @@ def fit_config(parameters: Mapping[str, Any], seed: int) -> Config:
     """The configuration for the parameters of the estimator."""
     encoder = encoder_section(parameters["encoder"])
     table: Table = {
-        "clusters": parameters["n_clusters"],
+        "clusters": _clusters(parameters["n_clusters"]),
         "seed": seed,
         "encoder": encoder,
         "views": {"preset": parameters["views"]},
@@ -68,6 +69,14 @@ def fit_config(parameters: Mapping[str, Any], seed: int) -> Config:
     for key, value in (parameters["settings"] or {}).items():
         table = set_key(table, key, value)
     return parse(table)
+
+
+def _clusters(given: object) -> int | str:
+    if isinstance(given, str) and given == AUTO:
+        return given
+    if not isinstance(given, int | np.integer) or isinstance(given, bool) or given < 2:
+        raise InvalidArrayError(f"n_clusters is {given!r}: give a whole number from 2, or '{AUTO}'.")
+    return int(given)
 
 
 def load_fitted(path: Path) -> tuple[Fitted, State, Mapping[str, Any]]:

@@ -1,8 +1,7 @@
-"""Keeps the time of a scheduled run: if its epochs become slower or faster, their number is changed."""
+"""Keeps and uses the time of a scheduled run: as its epochs become slower or faster, their number changes."""
 
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -11,12 +10,11 @@ from fedmcc.config import dump
 from fedmcc.runs.build import Experiment
 from fedmcc.runs.directory import Row, Run
 from fedmcc.runs.experiment import Finished, Plan, Scored, plan, steps
-from fedmcc.runs.schedule import MAX_EPOCHS, PASSES, Schedule
+from fedmcc.runs.schedule import MAX_EPOCHS, MIN_EPOCHS, PASSES, TOO_FEW, Schedule
 from fedmcc.storage.atomic_files import write_atomically
 from fedmcc.training.loop import Step
 
-TOLERANCE = 0.15  # of the planned epochs: a smaller difference changes nothing
-RECENT = 6  # epochs whose mean duration is expected of the next ones
+TOLERANCE = 0.2  # of the epochs that are left, or of all for more of them: a smaller change is not made
 REST_SHARE = 0.1  # of the whole time, for clustering, scores and the report
 
 
@@ -34,17 +32,26 @@ class Budget:
     schedule: Schedule
     seconds: float
     end: float  # of `time.monotonic`
-    times: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT + 1))  # of the last epochs
+    times: list[float] = field(default_factory=list)  # when each epoch ended
 
     def epochs_left(self) -> int | None:
         """The number of further epochs for which there is time; None until an epoch was timed."""
         self.times.append(time.monotonic())
-        if len(self.times) < 2:
-            return None
-        pace = (self.times[-1] - self.times[0]) / (len(self.times) - 1)
-        slower = max(1.0, pace / self.schedule.epoch_seconds)
-        rest = (REST_SHARE * self.seconds + PASSES * self.schedule.pass_seconds) * slower
-        return max(0, int((self.end - self.times[-1] - rest) / pace))
+        return possible_epochs(self.schedule, self.seconds, self.end, self.times)
+
+
+def possible_epochs(schedule: Schedule, seconds: float, end: float, times: Sequence[float]) -> int | None:
+    """The number of further epochs for which there is time; None until an epoch was timed.
+
+    The mean of all epochs so far is expected of the next ones, and passes over the images take as much longer
+    as epochs do. The mean of a few epochs would end the training if other programs use the machine for a
+    moment.
+    """
+    if len(times) < 2:
+        return None
+    pace = (times[-1] - times[0]) / (len(times) - 1)
+    passes = PASSES * schedule.pass_seconds / schedule.epoch_seconds  # in epochs
+    return max(0, int((end - times[-1] - REST_SHARE * seconds) / pace - passes))
 
 
 def steps_within(
@@ -52,8 +59,8 @@ def steps_within(
 ) -> Iterator[Step | Scored | Finished | Replanned]:
     """Run an experiment in the time of a budget, if there is one.
 
-    `method.rounds` and `method.separation` are changed as needed, also in the configuration of the run: to
-    run it repeats the training bit for bit.
+    `method.rounds` is changed as needed, also in the configuration of the run: to run it repeats the training
+    bit for bit.
     """
     method: Any = experiment.config.method
     while method is not None:
@@ -69,21 +76,18 @@ def steps_within(
 
 
 def revised(method: Any, row: Row, possible: int) -> Any:
-    """FedMCC+ with the possible further rounds after this one; None if about as many are planned.
+    """The method with the possible further rounds after this one; None if about as many are planned.
 
-    Rounds of the first stage that are done stay; otherwise the stages keep their shares.
+    Time that is left after the last round of a plan is used for further rounds.
     """
-    planned = {stage.name: stage.rounds for stage in method.stages() if stage.trained}
-    if row["stage"] not in planned:
+    if row["stage"] not in [stage.name for stage in method.stages() if stage.trained]:
         return None
-    first, in_first = next(iter(planned.values())), row["stage"] == next(iter(planned))
-    done = row["round"] + (0 if in_first else first)
-    total = min(MAX_EPOCHS, done + max(int(in_first), possible))  # each stage has a round at least
-    if abs(total - method.rounds) <= TOLERANCE * method.rounds:
+    done = row["round"]
+    total = min(MAX_EPOCHS, done + possible)
+    more, left = total - method.rounds, method.rounds - done
+    if abs(more) <= max(1, TOLERANCE * (method.rounds if more > 0 and left else left)):
         return None
-    if in_first:
-        first = max(done, total - round(method.separation * total))
-    return replace(method, rounds=total, separation=(total - first) / total)
+    return replace(method, rounds=total)
 
 
 def _revised(method: Any, event: object, budget: Budget | None) -> Any:
@@ -98,6 +102,7 @@ def _replan(experiment: Experiment, run: Run, method: Any) -> Replanned:
     before: Any = experiment.config.method
     experiment = replace(experiment, config=replace(experiment.config, method=method))
     write_atomically(run.config_file, dump(experiment.config))
-    pace = "slower" if method.rounds < before.rounds else "faster"
-    sentence = f"Epochs became {pace}: {method.rounds} instead of {before.rounds} fit in the time."
+    sentence = f"There is time for {method.rounds} epochs instead of {before.rounds}."
+    if method.rounds < MIN_EPOCHS <= before.rounds:
+        sentence += f" {TOO_FEW}"
     return Replanned(plan(experiment, run), sentence)

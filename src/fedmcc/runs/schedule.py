@@ -1,7 +1,6 @@
 """Chooses how to train on a folder of images in a given time, from a survey and a measurement."""
 
 import math
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,30 +9,20 @@ from typing import Any
 from fedmcc.config import Config
 from fedmcc.data.base import ImageSet
 from fedmcc.data.survey import Survey
-from fedmcc.errors import InputError
 from fedmcc.evaluation.features import encode
 from fedmcc.methods.base import Stage
 from fedmcc.runs import build
 from fedmcc.training.loop import train, trainable
 
-UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 MIN_SIZE, MAX_SIZE = 8, 64  # pixels of decoded images: larger ones take time in proportion to their area
 SIZES = (64, 48, 32)  # of views, largest first
-MIN_EPOCHS = 20  # below, smaller views learn more in the same time
+MIN_EPOCHS = 20  # below, smaller views learn more in the same time, and the clusters mean little
 MAX_EPOCHS = 300  # more hardly change the clusters
 TIMED_STEPS, TIMED_IMAGES = 3, 256
 MAX_TIMED_SECONDS = 2.0  # after which no further step is timed
-TRAINING_SHARE = 0.8  # of the time that is left; the rest is for clustering, scores and the report
+TRAINING_SHARE = 0.9  # of the time that is left; the rest is for clustering, scores and the report
+TOO_FEW = f"Clusters mean little after fewer than {MIN_EPOCHS} epochs: use a longer --time, or fewer images."
 PASSES = 12  # over all images without training: scores during the run, prototypes, final scores
-
-
-def parse_time(text: str) -> float:
-    """Seconds of a duration such as 90s, 10m or 1.5h."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
-    seconds = float(match[1]) * UNITS[match[2]] if match else 0.0
-    if seconds <= 0:
-        raise InputError(f"--time is '{text}': give a duration such as 90s, 10m or 1h.")
-    return seconds
 
 
 def choose_size(sides: Sequence[tuple[int, int]]) -> int:

@@ -1,11 +1,12 @@
 """The images that a run is scored on, and its scorer."""
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedmcc.config import Config
 from fedmcc.data.base import ImageSet
 from fedmcc.errors import InputError
+from fedmcc.networks import is_frozen
 
 if TYPE_CHECKING:
     from fedmcc.evaluation.scorer import Scorer
@@ -33,4 +34,19 @@ def make_scorer(config: Config, scored: ImageSet) -> "Scorer":
     general = config.general
     if (general.clusters or 0) > len(scored):
         raise InputError(f"{general.clusters} clusters, but only {len(scored)} images to score: give more.")
-    return Scorer(scored, config.views, general.clusters or 0, general.seed, config.evaluation)
+    options = config.evaluation
+    return Scorer(scored, config.views, general.clusters or 0, general.seed, options, remedy=_remedy(config))
+
+
+def _remedy(config: Config) -> str:
+    """What the user can change in this configuration if the clusters collapse."""
+    from fedmcc.evaluation.label_free import BETTER_VIEWS
+
+    for section in ("method", "clustering"):
+        options: Any = getattr(config, section)
+        parts = {part for stage in options.stages() for part in stage.trained}
+        if parts & {"online", "online.cluster_projector"} and hasattr(options, "entropy_weight"):
+            return f"Raise {section}.entropy_weight or choose views that fit the images."
+    if is_frozen(config.encoder):
+        return "Choose another encoder or fewer clusters."
+    return BETTER_VIEWS

@@ -1,5 +1,6 @@
 """Atomic writes (to a temporary file that is flushed and renamed), output folders and file locks."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,8 +63,24 @@ def make_folder(path: Path, purpose: str) -> None:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        reason = error.strerror or "it is not writable"
-        raise InputError(f"Cannot use {path} for {purpose}: {reason}. Choose another folder.") from None
+        raise _unusable(path, purpose, error) from None
+
+
+def require_possible(path: Path, purpose: str) -> None:
+    """Raise an InputError if `make_folder` would, as far as this is known without creating anything."""
+    try:
+        nearest = next((each for each in (path, *path.parents) if each.exists()), Path())
+        if not nearest.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise _unusable(path, purpose, error) from None
+
+
+def _unusable(path: Path, purpose: str, error: OSError) -> InputError:
+    reason = error.strerror or "it is not writable"
+    return InputError(f"Cannot use {path} for {purpose}: {reason}. Choose another folder.")
 
 
 def write_output(path: Path, content: Content) -> None:

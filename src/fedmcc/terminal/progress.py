@@ -79,8 +79,9 @@ class LiveTable:
     def __init__(self, progress: Progress, plan: Plan, max_rounds: int) -> None:
         self.progress, self.pace = progress, Pace(plan)
         self.rows: deque[tuple[str, ...]] = deque(maxlen=max_rounds)
+        total = plan.total or None  # None: nothing is trained, and a bar would be full at once
         self.task = progress.add_task(
-            "", total=plan.total, completed=plan.done, stage="starting", round="", speed=""
+            "", total=total, completed=plan.done, stage="starting", round="", speed=""
         )
 
     def __rich__(self) -> Group:
@@ -116,10 +117,10 @@ class LogLines:
 
     def round(self, scored: Scored) -> None:
         row = scored.row
-        say(
-            f"{row['stage']} {row['round']}/{scored.rounds}  {row_summary(row)}  "
-            f"{self.pace}  {format_duration(self.pace.left)} left"
-        )
+        parts = [f"{row['stage']} {row['round']}/{scored.rounds}", row_summary(row)]
+        if self.pace.done:
+            parts += [str(self.pace), f"{format_duration(self.pace.left)} left"]
+        say("  ".join(filter(None, parts)))
 
     def replan(self, plan: Plan) -> None:
         self.pace.plan = plan._replace(done=self.pace.plan.done)
@@ -136,7 +137,7 @@ class Pace:
     def __str__(self) -> str:
         if self.plan.unit == "images":
             return f"{self.speed:,.0f} images/s"
-        return f"{1 / max(self.speed, 1e-9):,.0f} s/round" if self.done else ""
+        return f"{1 / max(self.speed, 1e-9):,.0f} s/round"
 
     def add(self, count: int) -> None:
         """Count more images, or rounds, as done."""

@@ -16,7 +16,7 @@ def test_status_adds_up_rounds_and_bytes_by_site(operator: OperatorFolder, write
     (operator.server / "current.json").write_text(json.dumps(current))
     status = read_status(operator)
     assert [site[3:] for site in status.sites] == [(2, 200, 20), (0, 200, 0)]
-    assert (status.running, {site.state for site in status.sites}) == (False, {"unknown"})
+    assert (status.running, {site.state for site in status.sites}) == (False, {"server not running"})
     assert status.summary.endswith("is not complete: joint round 2, loss 1.500.")
     table = json.loads(status.to_json())
     assert (table["running"], table["finished"], table["run"]) == (False, False, str(run.path))

@@ -60,6 +60,16 @@ def test_a_check_counts_and_measures_images_and_names_unreadable_files(images: P
     assert report.sizes.bytes == sum((images / f"{number}.png").stat().st_size for number in range(5))
 
 
+def test_a_recipe_without_clusters_is_refused_unless_the_server_has_labels(
+    images: Path, recipe: Path
+) -> None:
+    recipe.write_text(RECIPE.replace("clusters = 12", ""))
+    with pytest.raises(InputError, match=r"recipe\.toml does not set clusters, and the server has no labels"):
+        resolve_recipe(images, recipe)
+    recipe.write_text(recipe.read_text() + "[evaluation]\nat_server = true\n")
+    assert resolve_recipe(images, recipe).general.clusters == 10
+
+
 def test_a_check_estimates_every_stage_that_trains(images: Path, recipe: Path) -> None:
     report = check_site(resolve_recipe(images, recipe))
     assert [cost.stage for cost in report.costs] == ["representation", "clustering"]

@@ -17,7 +17,7 @@ class SiteStatus(NamedTuple):
     """The state of one site."""
 
     name: str
-    state: str  # online, offline, never connected; unknown while the server is starting or not running
+    state: str  # online, offline, never connected; server not running; unknown while the server is starting
     seen: str  # when it last connected or disconnected, in UTC
     rounds: int  # in which its update was averaged
     down: int  # bytes
@@ -66,7 +66,8 @@ def read_status(operator: OperatorFolder) -> Status:
     run = Run(Path(current["run"])) if current else None
     rows = run.committed_rows() if run else []
     nodes = _nodes(operator) if running else {}
-    sites = tuple(_site_status(name, nodes.get(name), rows) for name in spec.sites)
+    without = "unknown" if running else "server not running"
+    sites = tuple(_site_status(name, nodes.get(name), rows, without) for name in spec.sites)
     last = rows[-1] if rows else None
     return Status(running, sites, run.path if run else None, bool(run and run.finished), last)
 
@@ -87,8 +88,9 @@ def _nodes(operator: OperatorFolder) -> dict[str, dict[str, Any]]:
     return {name: nodes[str(node)] for name, node in node_ids.items() if str(node) in nodes}
 
 
-def _site_status(name: str, node: dict[str, Any] | None, rows: list[Row]) -> SiteStatus:
-    state, seen = "unknown", ""
+def _site_status(name: str, node: dict[str, Any] | None, rows: list[Row], without: str) -> SiteStatus:
+    """The state of a site; `without` if Flower has no node of it."""
+    state, seen = without, ""
     if node is not None:
         state = "never connected" if node["status"] == "registered" else node["status"]
         when = {"online": "online-at", "offline": "offline-at"}.get(node["status"])

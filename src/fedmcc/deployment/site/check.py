@@ -59,6 +59,8 @@ class SiteReport:
 def resolve_recipe(data: Path, recipe: Path | None, encoder: Path | None = None) -> config.Config:
     """The recipe for a run on the images of this site only, with the site's own pretrained encoder."""
     loaded = _load(recipe)
+    if recipe is not None and loaded.general.clusters is None and not loaded.evaluation.at_server:
+        raise InputError(f"{recipe} does not set clusters, and the server has no labels to count: set them.")
     if encoder is not None:
         _check_encoder(loaded, recipe, encoder)
         loaded = _load(recipe, [f"encoder.path={encoder.resolve()}"])

@@ -3,7 +3,7 @@
 import pytest
 
 from fedmcc.errors import InputError
-from fedmcc.networks.by_name import encoder_section
+from fedmcc.runs.encoder_names import encoder_section
 
 
 @pytest.mark.parametrize("name", ["lite0.onnx", "LITE0.ONNX"])
