@@ -68,6 +68,15 @@ def test_features_are_those_of_the_published_weights_by_plain_convolutions(name,
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
+def test_torch_and_onnxruntime_give_the_same_features(required):
+    required("" if find_spec("onnx") else None, "pip install 'fedmcc[photos]'")
+    encoder, images = ENCODERS["lite2"]().build(3, 75), torch.rand(2, 3, 75, 75)
+    found, with_session = encoder(images), encoder.facts()
+    encoder.session = None
+    torch.testing.assert_close(encoder(images), found, rtol=1e-3, atol=1e-4)
+    assert encoder.facts() != with_session
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_photograph_of_a_palace_is_one_to_the_published_classifier(name):
     from PIL import Image, ImageOps

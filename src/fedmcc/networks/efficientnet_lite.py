@@ -4,29 +4,40 @@ The weights are tensors in a package that is only located: none of its code runs
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedmcc.errors import InputError
-from fedmcc.networks.frozen import hash_file, missing_package, require_identity, require_path
+from fedmcc.networks.frozen import (
+    FrozenEncoder,
+    FrozenModel,
+    hash_file,
+    missing_package,
+    require_identity,
+    require_path,
+)
 from fedmcc.networks.fuse_batchnorm import fuse_batchnorm
 from fedmcc.networks.model_options import ModelOptions
 from fedmcc.networks.normalise import Normalise, Triple
+from fedmcc.networks.onnx import in_threads, run_session, start_session
 
 SIZE = 224  # pixels of a side
 MEAN: Triple = (127 / 255,) * 3  # the networks were trained on (x - 127) / 128 for bytes x
 STD: Triple = (128 / 255,) * 3
 STEM, FEATURES = 32, 1280  # channels of the first and the last convolution, the same in all sizes
 CHANNEL_STEP = 8  # numbers of channels are multiples of it
+OPSET, IR_VERSION = 17, 8  # of the ONNX graph: of 2022, so that older versions of onnxruntime run it
 
 Maps = Float[Tensor, "_ _ _ _"]
 
@@ -128,6 +139,61 @@ def convolve(conv: nn.Conv2d, maps: Maps) -> Maps:
     return convolved
 
 
+class EfficientNetLiteEncoder(FrozenModel):
+    """The frozen network; on a CPU onnxruntime runs it, if it is installed, in less than half the time."""
+
+    session: Any = None
+
+    def encode_all(self, batches: list[Tensor]) -> list[Tensor]:
+        """Features of several batches of normalised images."""
+        if self.session is None or batches[0].device.type != "cpu":
+            return super().encode_all(batches)
+        return in_threads(partial(run_session, self.session), batches)
+
+    def facts(self) -> list[Any]:
+        """What the features of an image depend on besides the image: also what runs the network."""
+        if self.session is None:
+            return super().facts()
+        return [*FrozenEncoder.facts(self), version("onnxruntime")]
+
+
+def onnx_graph(model: nn.Module) -> bytes:
+    """The network, into whose convolutions its norms are fused, and the mean of its maps as an ONNX file."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes: list[Any] = []
+    constants = [numpy_helper.from_array(np.float32(limit), f"constant{limit}") for limit in (0, 6)]
+
+    def add(operation: str, *inputs: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(operation, inputs, [f"output{len(nodes)}"], **attributes))
+        return f"output{len(nodes) - 1}"
+
+    def layer(conv: Any, maps: str, clip: bool = True) -> str:
+        names = [f"{part}{len(nodes)}" for part in ("weight", "bias")]
+        for name, value in zip(names, (conv.weight, conv.bias), strict=True):
+            constants.append(numpy_helper.from_array(value.detach().numpy(), name))
+        attributes = {"auto_pad": "SAME_UPPER", "strides": [*conv.stride], "group": conv.groups}
+        maps = add("Conv", maps, *names, **attributes)
+        return add("Clip", maps, "constant0", "constant6") if clip else maps
+
+    maps = layer(model.conv_stem, "images")
+    for block in cast("Iterable[Block]", model.blocks):
+        inner = layer(block.expand_conv, maps) if hasattr(block, "expand_conv") else maps
+        projected = layer(block.project_conv, layer(block.depthwise_conv, inner), clip=False)
+        maps = add("Add", projected, maps) if block.residual else projected
+    features = add("Flatten", add("GlobalAveragePool", layer(model.conv_head, maps)))
+    graph = helper.make_graph(
+        nodes,
+        "efficientnet-lite",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["n", 3, "h", "w"])],
+        [helper.make_tensor_value_info(features, TensorProto.FLOAT, ["n", FEATURES])],
+        constants,
+    )
+    opset = [helper.make_opsetid("", OPSET)]
+    content: bytes = helper.make_model(graph, opset_imports=opset, ir_version=IR_VERSION).SerializeToString()
+    return content
+
+
 def pool(model: nn.Module, images: Maps) -> Float[Tensor, "n d"]:
     """The mean of the last maps over their positions."""
     maps: Tensor = model(images)
@@ -153,8 +219,12 @@ class EfficientNetLiteOptions(ModelOptions):
 
     def build(self, channels: int, size: int) -> nn.Module:
         """Build the encoder for square images of this size."""
-        model = _load(*self._checked(), self.width, self.depth, self.frozen)
-        encoder = self.wrap(model, pool, Normalise(MEAN, STD), self.sha256)
+        model, session = _load(*self._checked(), self.width, self.depth, self.frozen)
+        normalise = Normalise(MEAN, STD)
+        encoder = self.wrap(model, pool, normalise, self.sha256)
+        if self.frozen:
+            encoder = EfficientNetLiteEncoder(model, pool, normalise, self.sha256)
+            encoder.session = session
         encoder.features, encoder.shape = FEATURES, (channels, size, size)
         return encoder
 
@@ -176,8 +246,8 @@ class EfficientNetLiteOptions(ModelOptions):
 
 
 @lru_cache(maxsize=1)
-def _load(path: Path, identity: str, width: float, depth: float, fused: bool) -> nn.Module:
-    """The network with the weights in a file with this SHA-256."""
+def _load(path: Path, identity: str, width: float, depth: float, frozen: bool) -> tuple[nn.Module, Any]:
+    """The network with the weights in a file with this SHA-256; a frozen one with its session."""
     try:
         stored: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         weights = {name.removeprefix("_").replace("._", "."): value for name, value in stored.items()}
@@ -187,7 +257,11 @@ def _load(path: Path, identity: str, width: float, depth: float, fused: bool) ->
         raise InputError(
             f"{path} has no weights of this network ({type(error).__name__}): install its package again."
         ) from None
-    return fuse_batchnorm(model, torch.zeros(1, 3, 32, 32)) if fused else model
+    if not frozen:
+        return model, None
+    fused = fuse_batchnorm(model, torch.zeros(1, 3, 32, 32))
+    runs = find_spec("onnx") and find_spec("onnxruntime")
+    return fused, start_session(onnx_graph(fused)) if runs else None
 
 
 @dataclass(frozen=True)
