@@ -23,12 +23,16 @@ class DinoV2Small(HuggingFaceOptions):
         """Side of the images that the encoder takes."""
         return 224
 
+    @property
+    def fetched(self) -> Path:
+        """The folder of the download."""
+        return cache_folder() / "encoders" / MODEL.rpartition("/")[2]
+
     def _folder(self) -> Path:
         """The folder with the files; without `path` it is in the cache, and fetched if absent."""
         if self.path is not None:
             return super()._folder()
-        folder = cache_folder() / "encoders" / MODEL.rpartition("/")[2]
-        if not folder.exists():
-            log.info("Downloading %s, 88 MB, once, to %s.", MODEL, folder)
-            fetch(MODEL, COMMIT, folder, self.sha256)
-        return folder
+        if not self.fetched.exists():
+            log.info("Downloading %s, 88 MB, once, to %s.", MODEL, self.fetched)
+            fetch(MODEL, COMMIT, self.fetched, self.sha256)
+        return self.fetched

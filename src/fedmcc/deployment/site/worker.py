@@ -123,8 +123,9 @@ class SiteWorker:
             return config
         options: Any = config.encoder
         needed = f"the encoder with the SHA-256 {options.sha256}"
+        place = self.encoder or getattr(options, "fetched", None)  # a site downloads nothing for a server
         try:
-            own = replace(options, path=self.encoder).resolve()
+            own = replace(options, path=place).resolve()
         except InputError as error:
             log.error("%s", error)  # it names a folder of the site, and is not sent
             remedy = "install its package, or start the site with --encoder and the place of its files"
