@@ -2,6 +2,8 @@
 
 import pytest
 
+from fedmcc.cli.option_names import check_names
+from fedmcc.errors import InputError
 from fedmcc.networks import PLUGINS, _of_other_packages
 
 CODE = """
@@ -32,3 +34,9 @@ def test_an_installed_package_adds_an_encoder_and_a_broken_one_is_a_warning(pack
     assert found["own"]().build(3, 4).features == 48
     assert "broken" not in found
     assert "The encoder broken of no_such:Thing cannot be imported" in caplog.text
+
+
+def test_the_command_line_knows_the_names_of_installed_packages(package):
+    check_names({}, ["encoder.name=own", "encoder.depth=3"])
+    with pytest.raises(InputError, match=r"Unknown encoder 'others'.*pip install 'fedmcc\[photos\]'"):
+        check_names({}, ["encoder.name=others"])

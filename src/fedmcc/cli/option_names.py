@@ -6,6 +6,7 @@
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,11 @@ def _options(section: str, table: Mapping[str, Any], names: Mapping[str, str]) -
         return _fields(_sections()[section])
     given, (registry, default) = table.get(section), _choices()[section]
     name = names.get(f"{section}.name", given.get("name") if isinstance(given, Mapping) else None)
+    if section == "encoder" and name in entry_points(group=_constant("PLUGINS")).names:
+        return ()
     if name is not None and name not in registry:
-        raise unknown({"data": "data set"}.get(section, section), str(name), registry)
+        remedy = _constant("ENCODERS_OF_EXTRAS") if section == "encoder" else ""
+        raise unknown({"data": "data set"}.get(section, section), str(name), registry, remedy)
     return _fields(registry[str(name or default)])
 
 
@@ -83,6 +87,10 @@ def _pairs(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     for key, value in zip(node.keys, node.values, strict=True):
         assert isinstance(key, ast.Constant)
         yield str(key.value), value
+
+
+def _constant(name: str) -> str:
+    return str(ast.literal_eval(dict(_constants())[name]))
 
 
 @cache

@@ -35,18 +35,7 @@ class EncoderOptions(Protocol):
         ...
 
 
-def _of_other_packages() -> dict[str, type[EncoderOptions]]:
-    """Encoders that installed packages add; one that cannot be imported is left out with a warning."""
-    found = {}
-    for entry in entry_points(group=PLUGINS):
-        try:
-            found[entry.name] = entry.load()
-        except Exception as error:  # any error of a package of somebody else
-            log.warning("The encoder %s of %s cannot be imported: %r.", entry.name, entry.value, error)
-    return found
-
-
-ENCODERS: dict[str, type[EncoderOptions]] = _of_other_packages() | {
+ENCODERS: dict[str, type[EncoderOptions]] = {
     "convnet": ConvNetOptions,
     "resnet18": ResNet18,
     "resnet34": ResNet34,
@@ -67,6 +56,20 @@ Examples
 >>> ENCODERS["convnet"]().build(channels=1, size=28).features
 128
 """
+
+
+def _of_other_packages() -> dict[str, type[EncoderOptions]]:
+    """Encoders that installed packages add; one that cannot be imported is left out with a warning."""
+    found = {}
+    for entry in entry_points(group=PLUGINS):
+        try:
+            found[entry.name] = entry.load()
+        except Exception as error:  # any error of a package of somebody else
+            log.warning("The encoder %s of %s cannot be imported: %r.", entry.name, entry.value, error)
+    return found
+
+
+ENCODERS |= {name: kind for name, kind in _of_other_packages().items() if name not in ENCODERS}
 
 
 def is_frozen(options: EncoderOptions) -> bool:

@@ -42,7 +42,7 @@ OPSET, IR_VERSION = 17, 8  # of the ONNX graph: of 2022, so that older versions 
 Maps = Float[Tensor, "_ _ _ _"]
 
 
-class Stage(NamedTuple):
+class Row(NamedTuple):
     """A row of the architecture's table: blocks of one width."""
 
     expansion: int
@@ -53,13 +53,13 @@ class Stage(NamedTuple):
 
 
 STAGES = (
-    Stage(1, 3, 1, 16, 1),
-    Stage(6, 3, 2, 24, 2),
-    Stage(6, 5, 2, 40, 2),
-    Stage(6, 3, 2, 80, 3),
-    Stage(6, 5, 1, 112, 3),
-    Stage(6, 5, 2, 192, 4),
-    Stage(6, 3, 1, 320, 1),
+    Row(1, 3, 1, 16, 1),
+    Row(6, 3, 2, 24, 2),
+    Row(6, 5, 2, 40, 2),
+    Row(6, 3, 2, 80, 3),
+    Row(6, 5, 1, 112, 3),
+    Row(6, 5, 2, 192, 4),
+    Row(6, 3, 1, 320, 1),
 )
 
 
@@ -83,7 +83,7 @@ class EfficientNetLite(nn.Module):
 class Block(nn.Module):
     """An inverted residual block: expand the channels, convolve each on its own, project."""
 
-    def __init__(self, inputs: int, outputs: int, stage: Stage, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stage: Row, stride: int) -> None:
         super().__init__()
         inner = inputs * stage.expansion
         self.residual = stride == 1 and inputs == outputs
