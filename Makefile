@@ -47,7 +47,7 @@ bench-memory: $(READY)  ## measure peak memory against the batch size, takes lon
 lock:  ## choose versions anew and write requirements.lock (torch stays at its pin)
 	rm -rf .venv && $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet "torch==$$(sed -n 's/^torch==//p' requirements.lock)"
-	$(BIN)/pip install --quiet --editable ".[bench,dev,dicom,docs,export,figures,flower,heic,parquet,pretrained,privacy,raw,serve,simulation,tensorboard,tiff]"
+	$(BIN)/pip install --quiet --editable ".[bench,dev,dicom,docs,export,figures,flower,heic,parquet,photos,pretrained,privacy,raw,serve,simulation,tensorboard,tiff]"
 	$(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements.lock
 	@touch $(READY)
 

@@ -1,9 +1,9 @@
-"""Features of a data set by a pretrained ONNX file, as `benchmarks/heads.py` reads them.
+"""Features of a data set by a pretrained encoder, as `benchmarks/heads.py` reads them.
 
 The features are those that a run computes, resized as a run resizes; labels are stored to score. They are
 computed through the cache of a run, so that a stopped computation continues.
 
-python benchmarks/features.py cifar10 lite0.onnx cifar10.npz --limit 10000 --root DATA
+python benchmarks/features.py cifar10 lite0 cifar10.npz --limit 10000 --root DATA
 """
 
 import argparse
@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fedmcc.config import parse
 from fedmcc.data import load_dataset
 from fedmcc.networks import native_size
-from fedmcc.networks.onnx import OnnxOptions
+from fedmcc.networks.by_name import encoder_section
 from fedmcc.training.feature_files import feature_file
 from fedmcc.training.torch_setup import set_up_torch
 from fedmcc.views import Views
@@ -25,7 +26,7 @@ def main() -> None:
     set_up_torch(options.threads)
     given = {name: getattr(options, name) for name in ("root", "split", "limit")}
     images = load_dataset(options.data, **{name: value for name, value in given.items() if value is not None})
-    encoder = OnnxOptions(options.encoder)
+    encoder = parse({"encoder": encoder_section(options.encoder)}).encoder
     size = native_size(encoder) or images.images.shape[2]
     file = feature_file(encoder.build(images.images.shape[1], size), images.images, Views(size=size))
     if file is None or images.labels is None:
@@ -39,7 +40,7 @@ def read_options() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", help="a data set, such as cifar10")
-    parser.add_argument("encoder", type=Path, help="an ONNX file")
+    parser.add_argument("encoder", help="an encoder, such as lite2, or a file of one")
     parser.add_argument("out", type=Path)
     parser.add_argument("--limit", type=int, help="number of images, the first ones; all if left out")
     parser.add_argument("--root", type=Path, help="folder of the data set")

@@ -25,11 +25,11 @@ class InvalidArrayError(InputError, ValueError):
     """An array has a wrong shape, type or range; a ValueError too, as scikit-learn's users expect."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """Build an error that suggests a similar name, or lists all known names if none is similar."""
+def unknown(kind: str, name: str, known: Iterable[str], remedy: str = "") -> InputError:
+    """Build an error that suggests a similar name, or lists all known names and a remedy if none is."""
     known = sorted(known)
     alike = [each for each in known if abs(len(each) - len(name)) <= MAX_TYPO]
     close = get_close_matches(name, alike, n=1) or get_close_matches(name, known, 1, CLEARLY_SIMILAR)
-    listed = f"Known: {', '.join(known)}." if known else "There are none here: leave it out."
+    listed = f"Known: {', '.join(known)}.{remedy}" if known else "There are none here: leave it out."
     hint = f"Did you mean '{close[0]}'?" if close else listed
     return InputError(f"Unknown {kind} '{name}'. {hint}")

@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from fedmcc.data.base import ImageSet
-from fedmcc.data.survey import file_sides, near_duplicates, survey
+from fedmcc.data.survey import are_photographs, file_sides, near_duplicates, survey
 
 
 @pytest.fixture
@@ -56,3 +56,47 @@ def test_sizes_and_colour_are_those_of_the_files(tmp_path, picture, images):
 def test_many_images_are_not_compared(images, monkeypatch):
     monkeypatch.setattr("fedmcc.data.survey.MAX_COMPARED", 19)
     assert survey(ImageSet(images), []).duplicates is None
+
+
+def _photograph(draw, side):
+    """Smooth shapes with the noise of a sensor."""
+    small = Image.fromarray(draw.integers(256, size=(4, 4, 3), dtype=np.uint8))
+    smooth = np.asarray(small.resize((side, side), Image.Resampling.BICUBIC), dtype=float)
+    return (smooth + draw.normal(0, 3, smooth.shape)).clip(0, 255).astype(np.uint8)
+
+
+def _drawing(draw, side):
+    """Rectangles of a few colours on white."""
+    image = np.full((side, side, 3), 255, np.uint8)
+    for top, left in draw.integers(side, size=(5, 2)):
+        image[top : top + side // 4, left : left + side // 4] = draw.integers(256, size=3)
+    return image
+
+
+def _grey(draw, side):
+    return np.repeat(_photograph(draw, side).mean(axis=2, keepdims=True).astype(np.uint8), 3, axis=2)
+
+
+@pytest.mark.parametrize(
+    ("paint", "side", "suffix", "expected"),
+    [
+        (_photograph, 200, "jpg", True),
+        (_photograph, 200, "png", True),
+        (_photograph, 32, "JPG", True),
+        (_photograph, 32, "png", False),
+        (_grey, 200, "jpg", False),
+        (_drawing, 200, "png", False),
+        (_drawing, 200, "jpg", False),
+    ],
+)
+def test_photographs_are_in_colour_not_drawn_and_not_tiny(generator, tmp_path, paint, side, suffix, expected):
+    for number in range(6):
+        Image.fromarray(paint(generator, side)).save(tmp_path / f"{number}.{suffix}")
+    (tmp_path / "6.txt").write_text("not an image")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert are_photographs(tmp_path, names, file_sides(tmp_path, names)) == expected
+
+
+def test_a_folder_without_a_readable_image_has_no_photographs(tmp_path):
+    (tmp_path / "a.jpg").write_text("not an image")
+    assert not are_photographs(tmp_path, ["a.jpg"], [])

@@ -97,3 +97,19 @@ def test_an_existing_folder_is_not_overwritten(hub, tmp_path):
     with pytest.raises(InputError, match=r"exists: give another folder as --out"):
         fetch("owner/tiny", COMMIT, tmp_path)
     assert hub == []
+
+
+def test_dinov2_small_is_fetched_once_and_checked(hub, tmp_path, monkeypatch):
+    from fedmcc.networks import ENCODERS, dinov2
+
+    monkeypatch.setattr(dinov2, "MODEL", "owner/tiny")
+    monkeypatch.setattr(dinov2, "COMMIT", COMMIT)
+    with pytest.raises(InputError, match="none were kept"):
+        ENCODERS["dinov2-small"]().resolve()
+    own = ENCODERS["dinov2-small"](sha256=fetch("owner/tiny", COMMIT, tmp_path / "tiny"))
+    hub.clear()
+    assert own.build(3, 32).features == 16
+    assert hub
+    hub.clear()
+    assert own.resolve() == own
+    assert not hub

@@ -20,3 +20,10 @@ def test_a_missing_onnx_file_is_named():
 
 def test_other_names_are_those_of_the_registry():
     assert encoder_section("convnet") == {"name": "convnet"}
+
+
+def test_a_registered_name_is_no_folder_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lite2").mkdir()
+    assert encoder_section("lite2") == {"name": "lite2"}
+    assert encoder_section("./lite2") == {"name": "huggingface", "path": "lite2"}

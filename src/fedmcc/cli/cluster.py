@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedmcc.runs.pacing import Budget
 
 DUPLICATES = "duplicates.csv"
+FOR_PHOTOGRAPHS = "lite2"  # the encoder
 REMAINING = "remaining.json"  # what is to be done after the training; `resume` does it if this was killed
 
 
@@ -28,7 +29,7 @@ class Choices(NamedTuple):
     """What the user chose."""
 
     clusters: int | str | None  # a number, or auto
-    encoder: dict[str, Any]  # the section of the configuration
+    encoder: dict[str, Any]  # the section of the configuration; empty: the images decide
     owners: bool
     labels: bool
     time: str
@@ -42,7 +43,9 @@ def cluster(
     clusters: Annotated[
         str | None, typer.Option(help="A number, or auto [number of labels, or auto].")
     ] = None,
-    encoder: Annotated[str, typer.Option(help="Name of an encoder, or a pretrained file.")] = "convnet",
+    encoder: Annotated[
+        str | None, typer.Option(help="Name of an encoder, or a pretrained file [it suits the images].")
+    ] = None,
     owners_from_folders: Annotated[
         bool, typer.Option("--owners-from-folders", help="Subfolders are owners.")
     ] = False,
@@ -75,8 +78,9 @@ def cluster(
     require_unused(path)
     if path.resolve().is_relative_to(folder.resolve()):
         raise InputError(f"{path} is inside {folder}: choose another folder with --out.")
-    section = encoder_section(encoder)
-    require_registered("encoder", section["name"])
+    section = {} if encoder is None else encoder_section(encoder)
+    if section:
+        require_registered("encoder", section["name"])
     choices = Choices(
         clusters=_number(clusters),
         encoder=section,
@@ -123,6 +127,9 @@ def _cluster(folder: Path, listing: "Listing", choices: Choices, path: Path, dea
     from fedmcc.runs import build, experiment, resolve, schedule
 
     sides = survey.file_sides(listing.root, listing.names)
+    if not choices.encoder:
+        photographs = survey.are_photographs(listing.root, listing.names, sides)
+        choices = choices._replace(encoder={"name": _encoder(photographs)})
     size = _native_size(choices) or schedule.choose_size(sides)
     images = _data(folder, choices, size).load()
     found = survey.survey(images, sides)
@@ -151,6 +158,27 @@ def complete(run: "Run", prepared: "Experiment", report: bool = True) -> None:
     if sort := remaining.get("sort"):
         _sort(run, Path(remaining["folder"]), sort == "link")
     (run.path / REMAINING).unlink()
+
+
+def _encoder(photographs: bool) -> str:
+    """The encoder for photographs, if its package is installed, or for other images."""
+    from fedmcc import config
+    from fedmcc.errors import InputError
+    from fedmcc.networks import resolve_encoder
+    from fedmcc.terminal import output
+
+    trained = config.CHOICES["encoder"][1]
+    if not photographs:
+        return trained
+    try:
+        resolve_encoder(config.parse({"encoder": {"name": FOR_PHOTOGRAPHS}}).encoder)
+    except InputError as error:
+        output.warn(f"These are photographs, which a pretrained encoder suits better. {error}")
+        return trained
+    output.say(
+        f"These are photographs: the encoder is {FOR_PHOTOGRAPHS}. To train one instead: --encoder {trained}."
+    )
+    return FOR_PHOTOGRAPHS
 
 
 def _data(folder: Path, choices: Choices, size: int | None) -> Any:

@@ -21,7 +21,7 @@ def fetch(
 ) -> None:
     """Download a model of the Hugging Face hub.
 
-    It is for `encoder.name = "huggingface"`; nothing else in fedmcc downloads models.
+    It is for `encoder.name = "huggingface"`; the encoder dinov2-small is downloaded when it is first used.
 
     Example: fedmcc encoders fetch facebook/dinov2-small --revision COMMIT
     """

@@ -7,6 +7,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,10 @@ def check_names(table: Mapping[str, Any], settings: Iterable[str]) -> None:
 def require_registered(section: str, name: str) -> None:
     """Raise InputError if the registry of a section has no entry of this name."""
     registry, _ = _choice(section)
-    if name not in registry:
-        raise unknown({"data": "data set"}.get(section, section), name, registry)
+    if name in registry or (section == "encoder" and name in _plugins()):
+        return
+    remedy = _text("ENCODERS_OF_EXTRAS") if section == "encoder" else ""
+    raise unknown({"data": "data set"}.get(section, section), name, registry, remedy)
 
 
 def _unknown_section(key: str, table: Mapping[str, Any], names: Mapping[str, str]) -> InputError:
@@ -56,6 +59,8 @@ def _options(section: str, table: Mapping[str, Any], names: Mapping[str, str]) -
         return _fields(_sections()[section])
     given, (registry, default) = table.get(section), _choice(section)
     name = names.get(f"{section}.name", given.get("name") if isinstance(given, Mapping) else None)
+    if section == "encoder" and name in _plugins():
+        return ()
     if name is not None:
         require_registered(section, str(name))
     return _fields(registry[str(name or default)])
@@ -87,6 +92,15 @@ def _choice(section: str) -> tuple[dict[str, str], str]:
     default = _constant(default.id) if isinstance(default, ast.Name) else default
     entries = {name: ast.unparse(entry) for name, entry in _pairs(_constant(ast.unparse(registry)))}
     return entries, ast.literal_eval(default)
+
+
+def _text(name: str) -> str:
+    return str(ast.literal_eval(_constant(name)))
+
+
+def _plugins() -> set[str]:
+    """The names of encoders of other packages."""
+    return set(entry_points(group=_text("PLUGINS")).names)
 
 
 def _pairs(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:

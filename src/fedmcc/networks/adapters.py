@@ -43,8 +43,9 @@ def add_adapters(model: nn.Module, rank: int) -> tuple[nn.Module, list[nn.Module
 
 
 def adapted_layers(model: nn.Module) -> list[str]:
-    """Names of the linear layers in the outermost list of modules, or of its convolutions if it has none."""
+    """Names of the linear layers in the outermost list of modules; of its convolutions if it has none."""
     start = f"{list_of_layers(model)}."
     inner = [(name, module) for name, module in model.named_modules() if name.startswith(start)]
     linear = [name for name, module in inner if isinstance(module, nn.Linear)]
-    return linear or [name for name, module in inner if isinstance(module, nn.Conv2d)]
+    # Adapters of a depthwise convolution would be larger than its kernels.
+    return linear or [n for n, module in inner if isinstance(module, nn.Conv2d) and module.groups == 1]

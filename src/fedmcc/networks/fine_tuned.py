@@ -1,6 +1,6 @@
 """Pretrained encoders of which methods train the last layers or all of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
 from itertools import chain
 from typing import Any
@@ -8,9 +8,8 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fedmcc.networks.frozen import Pool
 from fedmcc.networks.normalise import Normalise
-
-Pool = Callable[[nn.Module, Tensor], Tensor]  # from a model and normalised images to rows of features
 
 
 class FineTunedEncoder(nn.Module):

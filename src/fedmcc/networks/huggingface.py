@@ -5,7 +5,6 @@ Nothing is downloaded, no code of the folder runs, and weights are read from saf
 
 import json
 import math
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib.metadata import version
@@ -18,15 +17,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from fedmcc.errors import InputError
-from fedmcc.networks.adapters import AdaptedEncoder, add_adapters
-from fedmcc.networks.fine_tuned import FineTunedEncoder, last_layers
-from fedmcc.networks.frozen import (
-    FrozenEncoder,
-    hash_files,
-    missing_package,
-    require_identity,
-    require_path,
-)
+from fedmcc.networks.frozen import hash_files, missing_package, require_identity, require_path
+from fedmcc.networks.model_options import ModelOptions
 from fedmcc.networks.normalise import Normalise, Triple, read_triple
 
 WHAT = "a folder with config.json, preprocessor_config.json and model.safetensors"
@@ -38,33 +30,6 @@ ONE_SIZE = ("clip", "clip_vision_model", "siglip", "siglip_vision_model", "vit")
 FIRST_TOKEN = ("vit",)  # the pooler of ViT is part of another task; other models pool themselves
 
 Pooling = Literal["auto", "pooler", "first", "mean"]
-
-
-class HuggingFaceEncoder(FrozenEncoder):
-    """The pooled output of a vision model of transformers."""
-
-    def __init__(self, model: nn.Module, pooling: Pooling, normalise: Normalise, identity: str) -> None:
-        super().__init__(0, normalise, identity)
-        self.pooling = pooling
-        self._hidden = (model.eval().requires_grad_(False),)  # in a tuple: no part of `state_dict`
-
-    @property
-    def model(self) -> nn.Module:
-        """The model of transformers."""
-        return self._hidden[0]
-
-    def encode(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
-        return pooled(self._hidden[0], images, self.pooling)
-
-    def facts(self) -> list[Any]:
-        """What the features of an image depend on besides the image: also versions, pooling and threads."""
-        versions = [version("torch"), version("transformers")]
-        return [*super().facts(), self.pooling, *versions, torch.get_num_threads()]
-
-    def _apply(self, fn: Any, recurse: bool = True) -> "HuggingFaceEncoder":
-        """Move the hidden model with the encoder, for instance to another device."""
-        self._hidden[0]._apply(fn)  # type: ignore[no-untyped-call]
-        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def pooled(model: nn.Module, images: Float[Tensor, "n 3 h w"], pooling: Pooling) -> Float[Tensor, "n d"]:
@@ -80,27 +45,10 @@ def pooled(model: nn.Module, images: Float[Tensor, "n 3 h w"], pooling: Pooling)
 
 
 @dataclass(frozen=True)
-class HuggingFaceOptions:
+class HuggingFaceOptions(ModelOptions):
     """A pretrained folder of the Hugging Face hub; by default it is never trained, sent or stored."""
 
-    path: Path | None = None  # the folder
-    sha256: str | None = None  # of its files; None: any, and the run records it
     pooling: Pooling = "auto"  # auto: the first token of a ViT, else the model's own pooling
-    layers: int | Literal["all"] = 0  # last layers that are trained, sent and stored; 0: none
-    adapters: int = 0  # rank of the adapters that are trained, sent and stored; 0: no adapters
-
-    def __post_init__(self) -> None:
-        if self.adapters < 0:
-            raise InputError(f"encoder.adapters is {self.adapters}: give a rank, or 0 for none.")
-        if self.adapters and self.layers:
-            raise InputError("encoder.adapters and encoder.layers are both set: train adapters or layers.")
-        if self.layers != "all" and self.layers < 0:
-            raise InputError(f"encoder.layers is {self.layers}: give 0 or more, or all.")
-
-    @property
-    def frozen(self) -> bool:
-        """Whether neither a layer nor an adapter is trained."""
-        return not self.layers and not self.adapters
 
     def resolve(self) -> "HuggingFaceOptions":
         """Record the SHA-256 of the files."""
@@ -123,24 +71,11 @@ class HuggingFaceOptions:
         if pooling == "auto":
             pooling = "first" if kind in FIRST_TOKEN else "pooler"
         normalise = Normalise(*_statistics(_read_json(folder, PREPROCESSOR), folder))
-        model = _load_model(folder, identity)
-        encoder: HuggingFaceEncoder | FineTunedEncoder
-        if self.frozen:
-            encoder = HuggingFaceEncoder(model, pooling, normalise, identity)
-        else:
-            encoder = self._fine_tuned(model, pooling, normalise)
-            encoder.identity = identity
+        model, pool = _load_model(folder, identity), partial(pooled, pooling=pooling)
+        encoder = self.wrap(model, pool, normalise, identity, pooling, version("transformers"))
         encoder.features = _width(model, pooling, folder, size)
         encoder.shape = (channels, size, size)
         return encoder
-
-    def _fine_tuned(self, model: nn.Module, pooling: Pooling, normalise: Normalise) -> FineTunedEncoder:
-        pool = partial(pooled, pooling=pooling)
-        if self.adapters:
-            return AdaptedEncoder(*add_adapters(model, self.adapters), pool, normalise)
-        copy = deepcopy(model)
-        trained = last_layers(copy, None if self.layers == "all" else self.layers)
-        return FineTunedEncoder(copy, trained, pool, normalise)
 
     def _folder(self) -> Path:
         folder = require_path(self.path, WHAT)

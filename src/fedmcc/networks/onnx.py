@@ -1,6 +1,7 @@
 """A pretrained encoder in an ONNX file, run by onnxruntime with one thread per image."""
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -32,12 +33,8 @@ class OnnxEncoder(FrozenEncoder):
         self.output = session.get_outputs()[0].name
 
     def encode_all(self, batches: list[Tensor]) -> list[Tensor]:
-        """Features of several batches, one thread for each: threads change the time, not the result."""
-        threads = min(torch.get_num_threads(), len(batches))
-        if threads < 2:
-            return super().encode_all(batches)
-        with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(self.encode, batches))
+        """Features of several batches, one thread for each."""
+        return in_threads(self.encode, batches)
 
     def facts(self) -> list[Any]:
         """What the features of an image depend on besides the image: also the version of onnxruntime."""
@@ -48,9 +45,23 @@ class OnnxEncoder(FrozenEncoder):
 
     def run(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n ..."]:
         """The output of the graph for normalised images, before it is averaged over positions."""
-        pixels = np.ascontiguousarray(images.cpu().numpy())
-        rows = [self.session.run([self.output], {self.input: image[None]})[0] for image in pixels]
-        return torch.from_numpy(np.concatenate(rows)).to(images.device)
+        return run_session(self.session, images)
+
+
+def in_threads(encode: Callable[[Tensor], Tensor], batches: list[Tensor]) -> list[Tensor]:
+    """Features of several batches, one thread for each: threads change the time, not the result."""
+    threads = min(torch.get_num_threads(), len(batches))
+    if threads < 2:
+        return [encode(batch) for batch in batches]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(encode, batches))
+
+
+def run_session(session: Any, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n ..."]:
+    """The first output of a graph, image by image."""
+    pixels, name = np.ascontiguousarray(images.cpu().numpy()), session.get_inputs()[0].name
+    rows = [session.run(None, {name: image[None]})[0] for image in pixels]
+    return torch.from_numpy(np.concatenate(rows)).to(images.device)
 
 
 def pool_positions(outputs: Tensor) -> Tensor:
@@ -118,6 +129,18 @@ class OnnxOptions:
 @lru_cache(maxsize=2)
 def _open_session(path: Path, identity: str) -> Any:
     """A session of onnxruntime for a file with this SHA-256."""
+    try:  # from bytes: other files, which the SHA-256 does not cover, are not read
+        return start_session(path.read_bytes())
+    except InputError:
+        raise
+    except Exception:  # onnxruntime has an exception for each of its status codes
+        raise InputError(
+            f"{path} is truncated or not an ONNX file that onnxruntime can run: fetch it again."
+        ) from None
+
+
+def start_session(content: bytes) -> Any:
+    """A session of onnxruntime with one thread for the content of an ONNX file."""
     try:
         import onnxruntime
     except ImportError:
@@ -125,12 +148,7 @@ def _open_session(path: Path, identity: str) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    try:  # from bytes: other files, which the SHA-256 does not cover, are not read
-        return onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
-    except Exception:  # onnxruntime has an exception for each of its status codes
-        raise InputError(
-            f"{path} is truncated or not an ONNX file that onnxruntime can run: fetch it again."
-        ) from None
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
 def _metadata(session: Any) -> dict[str, Any]:

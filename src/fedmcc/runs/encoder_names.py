@@ -14,4 +14,6 @@ def encoder_section(name: str) -> dict[str, Any]:
         raise InputError(f"There is no file {path}: give the path of an ONNX file.")
     if is_onnx:
         return {"name": "onnx", "path": str(path)}
-    return {"name": "huggingface", "path": str(path)} if path.is_dir() else {"name": name}
+    # A folder that merely has the name of an encoder is not meant, unless it is written as a path.
+    is_model = path.is_dir() and (name != path.name or (path / "config.json").is_file())
+    return {"name": "huggingface", "path": str(path)} if is_model else {"name": name}

