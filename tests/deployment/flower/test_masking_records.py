@@ -14,7 +14,13 @@ from fedmcc.federation.secure_aggregation.participant import PublicKeys, Reveale
 
 ATTEMPT = Attempt("run", "joint", 3, "token", {0: 10, 4: 20})
 KEYS = PublicKeys(b"s" * 32, b"m" * 32)
-READ = (records.unpack_keys, records.unpack_shares, records.unpack_revealed, records.unpack_attempt)
+READ = (
+    records.unpack_keys,
+    records.unpack_shares,
+    records.unpack_confirmation,
+    records.unpack_revealed,
+    records.unpack_attempt,
+)
 
 
 def test_every_message_arrives_as_it_was_sent():
@@ -24,13 +30,14 @@ def test_every_message_arrives_as_it_was_sent():
     assert records.unpack_keys(records.pack_keys(KEYS, b"signed")) == (KEYS, b"signed")
     shares = Shares({4: b"sealed"}, {4: (b"1" * 32, b"2" * 32)}, b"3" * 32)
     assert records.unpack_shares(records.pack_shares(shares)) == shares
+    assert records.unpack_confirmation(records.pack_confirmation(b"signed")) == b"signed"
     revealed = Revealed({0: b"pair"}, {4: b"own"})
     assert records.unpack_revealed(records.pack_revealed(revealed)) == revealed
 
 
 def test_a_failure_is_read_as_a_failure():
     failure = pack_failure(Failure("It cannot."))
-    assert [read(failure) for read in READ[:3]] == [Failure("It cannot.")] * 3
+    assert [read(failure) for read in READ[:4]] == [Failure("It cannot.")] * 4
 
 
 def test_every_field_of_an_attempt_changes_its_context():

@@ -111,6 +111,19 @@ def unpack_shares(records: RecordDict) -> Shares | Failure:
     return Shares(read_sealed(sealed), commitments, _bytes(seed, HASH_BYTES))
 
 
+def pack_confirmation(signature: bytes) -> RecordDict:
+    """Convert the signature of a site under the list of received vectors to records."""
+    return _reply(signature.hex())
+
+
+@guard()
+def unpack_confirmation(records: RecordDict) -> bytes | Failure:
+    """Convert records of `pack_confirmation` back, or of a failure."""
+    if failure := read_failure(records):
+        return failure
+    return _bytes(json.loads(read_fact(records, CONTENT, str)))
+
+
 def pack_revealed(revealed: Revealed) -> RecordDict:
     """Convert the shares that a site reveals to records."""
     return _reply([sealed_table(revealed.pair), sealed_table(revealed.own)])

@@ -12,6 +12,7 @@ from fedmcc.federation.public_average import PublicAverage
 from fedmcc.federation.secure_aggregation.errors import ProtocolError
 from fedmcc.federation.secure_aggregation.masks import Integers
 from fedmcc.federation.secure_aggregation.quantise import (
+    LIMIT,
     Reals,
     decode,
     decode_finely,
@@ -25,10 +26,20 @@ from fedmcc.numerics.state_dicts import State, select
 
 
 class Weighting(NamedTuple):
-    """The images of all drawn clients, and whether clients count equally and not by their images."""
+    """The images of all drawn clients; clipped ones count equally, and not by their images."""
 
     images: Mapping[int, int]
-    equal: bool
+    clip: float | None = None  # privacy.clip
+
+    @property
+    def equal(self) -> bool:
+        """Whether clients count equally."""
+        return self.clip is not None
+
+    @property
+    def unit(self) -> float:
+        """By how much changes are divided: no integer then stands for a change much beyond the clip."""
+        return 1.0 if self.clip is None else self.clip / LIMIT
 
     @property
     def total(self) -> int:
@@ -67,7 +78,8 @@ class Layout:
         of_sums = share / update.samples if self.weighting.equal else 1 / self.weighting.total
         factors = {name: of_sums if extra.is_sum else share for name, extra in self._sorted}
         statistics = [factors[name] * _flat(update.extras[name]) for name, _ in self._sorted]
-        return np.concatenate([encode(share * _joined(changes)), encode_finely(_joined(statistics))])
+        scaled = share * _joined(changes) / self.weighting.unit
+        return np.concatenate([encode(scaled), encode_finely(_joined(statistics))])
 
     def decode(self, total: Integers, received: Collection[int]) -> PublicAverage:
         """The average over the clients whose vectors are in the sum."""
@@ -80,7 +92,8 @@ class Layout:
             for (name, extra), part in zip(self._sorted, parts, strict=True)
         }
         sums = frozenset(name for name, extra in self._sorted if extra.is_sum)
-        return PublicAverage(_moved(self.sent, decode(total[:length]) / share), extras, sums)
+        change = decode(total[:length]) * self.weighting.unit / share
+        return PublicAverage(_moved(self.sent, change), extras, sums)
 
     @property
     def _sorted(self) -> list[tuple[str, Additive]]:
