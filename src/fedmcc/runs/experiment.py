@@ -175,9 +175,9 @@ def _rounds(
     except RoundFailedError as error:
         if not run.committed_rows():
             raise
-        raise RoundFailedError(
-            f"{error} Earlier rounds are saved; resume with: fedmcc resume {quote(str(run.path))}"
-        ) from None
+        federation = run.sites_file.exists() and not run.simulated
+        command = "the same fedmcc server start" if federation else f"fedmcc resume {quote(str(run.path))}"
+        raise RoundFailedError(f"{error} Earlier rounds are saved; resume with: {command}") from None
 
 
 def _require_progress(run: Run, stage: Stage, round: Round) -> None:
