@@ -12,7 +12,7 @@ from fedmcc.deployment.flower.records import FACTS, Failure, UnreadableError, pa
 from fedmcc.deployment.messages import Attempt, Peer
 from fedmcc.federation.secure_aggregation.participant import PublicKeys, Revealed, Shares
 
-ATTEMPT = Attempt("run", "joint", 3, "token", {0: 10, 4: 20})
+ATTEMPT = Attempt("run", "joint", 3, "token", "sent", {0: 10, 4: 20})
 KEYS = PublicKeys(b"s" * 32, b"m" * 32)
 READ = (
     records.unpack_keys,
@@ -41,9 +41,10 @@ def test_a_failure_is_read_as_a_failure():
 
 
 def test_every_field_of_an_attempt_changes_its_context():
-    changed = [{"run": "x"}, {"stage": "x"}, {"round": 4}, {"token": "x"}, {"images": {0: 11, 4: 20}}]
+    changed = [{name: "x"} for name in ("run", "stage", "token", "sent")]
+    changed += [{"round": 4}, {"images": {0: 11, 4: 20}}]
     contexts = {ATTEMPT.context, *(ATTEMPT._replace(**each).context for each in changed)}
-    assert len(contexts) == 6
+    assert len(contexts) == 7
 
 
 def test_keys_of_another_length_are_refused():

@@ -1,13 +1,17 @@
 """A server learns one sum of a round, whatever it asks and whenever it dies: it cannot subtract another."""
 
+from dataclasses import replace
 from itertools import islice
 
 import pytest
+import torch
 
+from fedmcc.deployment.server import secure_engine
 from fedmcc.deployment.server.coordinator import prepare
 from fedmcc.deployment.server.request import JoinPolicy, RunRequest
 from fedmcc.deployment.server.secure_engine import SecureSiteEngine
 from fedmcc.deployment.server.unmasked import ASKED, SUM, UnmaskedRound
+from fedmcc.federation.secure_aggregation.vectors import hash_of_sent
 from fedmcc.messages import Task, Update
 from fedmcc.numerics.state_dicts import detached
 from fedmcc.storage.safetensor_files import load_state
@@ -15,8 +19,6 @@ from fedmcc.storage.safetensor_files import load_state
 pytestmark = pytest.mark.slow  # whole rounds
 
 SECURE = {"secure_aggregation": True}
-
-
 REFUSED = "The site has revealed shares for representation, round 1, with other sites"
 
 
@@ -46,6 +48,14 @@ class Server:
         self.engine._failed = None
         tasks = [Task(client, self.stage.name, round, self.model) for client in clients]
         return [event for event in self.engine.run(self.stage, tasks) if isinstance(event, Update)]
+
+
+def zeroed(task):
+    return replace(task, weights={name: torch.zeros_like(value) for name, value in task.weights.items()})
+
+
+def hash_of_zeros(stage, task):
+    return hash_of_sent(stage, zeroed(task))
 
 
 def clients_of(updates):
@@ -168,3 +178,18 @@ def test_a_checkpoint_leaves_no_sum_behind(four):
     federation = four(federation=SECURE)
     next(federation.serve())
     assert not [path for name in (ASKED, SUM) for path in federation.folder.rglob(name)]
+
+
+@pytest.mark.parametrize("hashed", [hash_of_sent, hash_of_zeros])
+def test_a_site_is_in_no_sum_with_sites_that_are_sent_another_model(hashed, four, monkeypatch, caplog):
+    """All sites but c are sent weights of 0; the hash in the attempt is that of either model."""
+    original = SecureSiteEngine._site_task
+
+    def site_task(self, task):
+        sent = original(self, task)
+        return sent if task.client == 2 else sent._replace(task=zeroed(task))
+
+    monkeypatch.setattr(SecureSiteEngine, "_site_task", site_task)
+    monkeypatch.setattr(secure_engine, "hash_of_sent", hashed)
+    assert 2 not in clients_of(Server(four(federation=SECURE)).ask(range(4)))
+    assert "The task has another model than that of the other sites." in caplog.text

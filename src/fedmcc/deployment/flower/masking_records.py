@@ -41,12 +41,12 @@ def read_attempt(text: str) -> tuple[Attempt, Any]:
     """Convert a result of `attempt_text` back to the attempt and the content."""
     whole = json.loads(text)
     table = whole["attempt"]
-    run, stage, number, token = (table[key] for key in ("run", "stage", "round", "token"))
+    run, stage, number, token, sent = (table[key] for key in ("run", "stage", "round", "token", "sent"))
     images = {int(client): count for client, count in table["images"].items()}
-    valid = all(isinstance(each, str) for each in (run, stage, token)) and type(number) is int
+    valid = all(isinstance(each, str) for each in (run, stage, token, sent)) and type(number) is int
     if not valid or not images or not all(type(count) is int and count > 0 for count in images.values()):
         raise UnreadableError("The attempt is malformed.")
-    return Attempt(run, stage, number, token, images), whole["content"]
+    return Attempt(run, stage, number, token, sent, images), whole["content"]
 
 
 def peers_table(peers: Mapping[int, Peer]) -> dict[str, Any]:

@@ -29,7 +29,12 @@ from fedmcc.federation.engines.base import Event
 from fedmcc.federation.public_average import counters
 from fedmcc.federation.secure_aggregation.collector import Collector
 from fedmcc.federation.secure_aggregation.errors import ProtocolError
-from fedmcc.federation.secure_aggregation.vectors import Layout, Weighting, layout_of
+from fedmcc.federation.secure_aggregation.vectors import (
+    Layout,
+    Weighting,
+    hash_of_sent,
+    layout_of,
+)
 from fedmcc.federation.update_checks import Refused
 from fedmcc.messages import Discarded, StageRound, Task, Unmasked, Unsent, Update
 from fedmcc.methods.base import Stage
@@ -122,7 +127,8 @@ class SecureSiteEngine(SiteEngine):
             else:
                 available[task.client] = task
         images = {client: self._hello(task).samples for client, task in available.items()}
-        attempt = Attempt(self.header.run, stage.name, tasks[0].round, secrets.token_hex(16), images)
+        sent, token = hash_of_sent(stage, tasks[0]), secrets.token_hex(16)
+        attempt = Attempt(self.header.run, stage.name, tasks[0].round, token, sent, images)
         self._exchange = Exchange(
             attempt, layout_of(stage, tasks[0].weights, Weighting(images, self.clip)), available
         )

@@ -30,7 +30,7 @@ from fedmcc.federation.secure_aggregation.participant import (
     Shares,
     quorum,
 )
-from fedmcc.federation.secure_aggregation.vectors import Weighting, layout_of
+from fedmcc.federation.secure_aggregation.vectors import Weighting, hash_of_sent, layout_of
 from fedmcc.messages import StageRound, Update
 from fedmcc.methods.base import Stage
 from fedmcc.numerics.state_dicts import select
@@ -106,6 +106,8 @@ class MaskedRound:
             )
         attempt, content = read_attempt(site_task.masking)
         _check_place(attempt, site_task, samples)
+        if attempt.sent != hash_of_sent(stage, site_task.task):
+            raise RefusalError("The task has another model than that of the other sites.")
         weighting = Weighting(attempt.images, config.privacy.clip)
         layout, sealed = layout_of(stage, site_task.task.weights, weighting), read_sealed(content)
 

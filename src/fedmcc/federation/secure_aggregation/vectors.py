@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
@@ -19,10 +20,11 @@ from fedmcc.federation.secure_aggregation.quantise import (
     encode,
     encode_finely,
 )
-from fedmcc.messages import Update
+from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Stage
 from fedmcc.methods.extras import Additive
 from fedmcc.numerics.state_dicts import State, select
+from fedmcc.storage.safetensor_files import encoded_chunks
 
 
 class Weighting(NamedTuple):
@@ -113,6 +115,18 @@ def layout_of(stage: Stage, weights: State, weighting: Weighting) -> Layout:
         raise ProtocolError(f"In the stage {stage.name} clients send statistics that cannot be added up.")
     sent = {name: value for name, value in sorted(shared.items()) if value.is_floating_point()}
     return Layout(sent, extras, weighting)
+
+
+def hash_of_sent(stage: Stage, task: Task) -> str:
+    """SHA-256 of what all clients of a round must be sent alike: the shared weights and the extras.
+
+    Clients that learn nothing from another model that they are sent would leave one update alone in the sum.
+    """
+    digest = sha256()
+    for state in (select(task.weights, stage.shared), task.extras):
+        for chunk in encoded_chunks(state):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _flat(value: Tensor) -> Reals:
