@@ -22,7 +22,8 @@ MAX_LOSS = 1e9  # absolute value; honest losses are below 1e4
 MAX_VALUE = 1e18  # absolute value of a number in a tensor; the square of a larger one overflows in float32
 MAX_PASSES = 100  # through a BatchNorm layer, per image and epoch: each adds 1 to its counter
 MIN_UPDATES_TO_COMPARE = 3  # with two updates, it is unknown which is the outlier
-CLIP_TOLERANCE = 1e-3  # of the clip and of the model's norm, for the rounding of numbers that are sent
+CLIP_TOLERANCE = 1e-3  # of the clip, for the steps in which numbers are sent
+ROUNDING = 1e-6  # of the model's norm, for the rounding of float32, which is 6e-8 at most
 MIN_SCALE = 0.1  # root mean square of a model's weights for the norm limit, at least; some start at 0
 
 
@@ -225,7 +226,7 @@ def _scale(sent: Mapping[str, Tensor]) -> float:
 
 
 def _clip_error(distance: float, clip: float, scale: float) -> str:
-    if distance <= clip + CLIP_TOLERANCE * (clip + scale):
+    if distance <= clip + CLIP_TOLERANCE * clip + ROUNDING * scale:
         return ""
     return f"Its weights moved by {distance:.3g}, which privacy.clip limits to {clip:g}."
 

@@ -50,7 +50,7 @@ def quorum(participants: int) -> int:
     """The smallest number of participants that is more than two thirds of them.
 
     If so many must confirm the list of received vectors, a server can have two different lists confirmed only
-    with a third of the participants on its side.
+    with more than a third of the participants on its side.
     """
     return 2 * participants // 3 + 1
 
