@@ -51,6 +51,8 @@ def measure(clients: int, length: int, dropped: float) -> dict[str, object]:
             collector.add_masked(index, masked)
     received = collector.close()
     for index in received:
+        people[index].confirm(received)
+    for index in received:
         with measured(seconds, "client" if index == 0 else "others"):
             revealed = people[index].reveal(received)
         sent += revealed.bytes if index == 0 else 0

@@ -125,7 +125,7 @@ def secure(experiment: Experiment, attack: Attack, seed: int, claims: bool = Fal
     """The engine of an experiment with a hostile client."""
     engine = experiment.engine
     assert isinstance(engine, SecureEngine)
-    return SecureEngine(Known(engine.inner, attack, seed, claims), engine.equal)
+    return SecureEngine(Known(engine.inner, attack, seed, claims), engine.clip)
 
 
 class Known(AttackedEngine):

@@ -206,3 +206,9 @@ def test_a_complete_configuration_of_an_earlier_version_keeps_a_single_clusterin
     assert getattr(parse_text(complete), section).members == 5
     assert getattr(parse_text(earlier), section).members == 1
     assert getattr(parse_text(earlier.split("\n", 1)[1]), section).members == 5  # an ordinary recipe
+
+
+@pytest.mark.parametrize("table", [{"seed": 2**63}, {"encoder": {"width": 10**30}}, {"clusters": -(2**63)}])
+def test_a_number_beyond_64_bits_is_refused(table):
+    with pytest.raises(InputError, match="give a number of at most 64 bits"):
+        parse(table)

@@ -73,6 +73,10 @@ class Discarded(NamedTuple):
     bytes: int
 
 
+class Unmasked(NamedTuple):
+    """Clients have revealed the sum of their updates; they do not reveal another one of this round."""
+
+
 class StateLost(NamedTuple):
     """A client lost its saved state and drops out of this round; the next task initialises it again."""
 

@@ -83,6 +83,8 @@ def _sign_again(node: Mapping[str, Any], message: Message, reply: Message) -> No
 class Three:
     """Three sites that divide the digits like three simulated clients, and their server."""
 
+    names = "abc"
+
     def __init__(self, folder: Path, name: str, **options: Any) -> None:
         self.folder = folder
         self.table: dict[str, Any] = {
@@ -93,22 +95,23 @@ class Three:
             "data": {"name": "digits", "limit": 60},
             "encoder": {"width": 4},
             "method": {"name": name, **METHODS[name]},
-            "partition": {"clients": 3, "uneven": 0.5},
+            "partition": {"clients": len(self.names), "uneven": 0.5},
             "training": {"batch_size": 8},
             "evaluation": {"at_server": True},
             "privacy": {"reproducible": True},
         } | options
-        spec = FederationSpec("127.0.0.1", 8000, 8001, ("a", "b", "c"))
+        spec = FederationSpec("127.0.0.1", 8000, 8001, tuple(self.names))
         self.operator = OperatorFolder(folder / "federation")
         if not self.operator.path.exists():
             create_federation(self.operator.path, spec, 30)
-        self.grid = InProcess({10 + part: self.node("cab"[part]) for part in range(3)})
+        rotated = self.names[-1] + self.names[:-1]  # nodes are not in the order of names
+        self.grid = InProcess({10 + part: self.node(name) for part, name in enumerate(rotated)})
         nodes = tuple((node["client"], number) for number, node in self.grid.nodes.items())
         self.options: dict[str, Any] = {"nodes": nodes, "wait": 1.0, "round_timeout": 60.0}
 
     def node(self, name: str) -> dict[str, Any]:
         folders = {"folder": str(self.operator.site(name).path), "state-dir": str(self.folder / name)}
-        return {"client": name, **folders, "shard": f"{'abc'.index(name)}/3"}
+        return {"client": name, **folders, "shard": f"{self.names.index(name)}/{len(self.names)}"}
 
     @property
     def recipe(self) -> str:
@@ -116,7 +119,7 @@ class Three:
 
     def serve(self, run: str = "run", grid: Grid | None = None) -> Any:
         """Run the server; yields its events."""
-        policy = JoinPolicy(("a", "b", "c"), **self.options)
+        policy = JoinPolicy(tuple(self.names), **self.options)
         request = RunRequest(self.recipe, self.folder / run, policy, self.operator.path)
         return serve(grid or self.grid, request)
 
@@ -134,6 +137,17 @@ def identity(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the run and node that Flower writes into messages."""
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+class Four(Three):
+    """Four sites, of which one can drop out of a round with secure aggregation."""
+
+    names = "abcd"
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Callable[..., Four]:
+    return lambda name="fedema", **options: Four(tmp_path, name, **options)
 
 
 @pytest.fixture

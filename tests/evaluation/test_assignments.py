@@ -2,9 +2,11 @@ import csv
 import io
 
 import numpy as np
+import pytest
 
 from fedmcc.data.base import ImageSet
-from fedmcc.evaluation.assignments import Assignment, assignments_csv
+from fedmcc.errors import InputError
+from fedmcc.evaluation.assignments import Assignment, assignments_csv, read_csv
 
 
 def _images(labels=None, classes=(), names=None):
@@ -37,6 +39,25 @@ def test_any_name_reads_back_as_it_was():
     names = ['a, "quoted".png', "two\nlines.png", "Größe 猫.png"]
     text = assignments_csv(_images(names=names), _assignment())
     assert [row["image"] for row in csv.DictReader(io.StringIO(text))] == names
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "'=", "''-"])
+def test_a_name_that_a_spreadsheet_would_compute_is_text_and_reads_back_as_it_was(start, tmp_path):
+    names = [f"{start}cmd|' /C calc'!A0.png", "'quoted'.png", "3.png"]
+    path = tmp_path / "assignments.csv"
+    path.write_text(assignments_csv(_images(names=names), _assignment()))
+    assert [row["image"] for row in read_csv(path)] == names
+    with path.open(newline="") as file:
+        first, *others = [row["image"] for row in csv.DictReader(file)]
+    assert first == f"'{names[0]}"
+    assert others == names[1:]
+
+
+@pytest.mark.parametrize("line", [b"caf\xe9.png,1,,", b"a.png,1", b"a.png,1,,,,,"])
+def test_a_damaged_table_is_one_known_error(line, tmp_path):
+    (tmp_path / "assignments.csv").write_bytes(b"image,cluster,confidence,label\n" + line)
+    with pytest.raises(InputError, match=r"assignments\.csv is damaged: restore it from a copy"):
+        read_csv(tmp_path / "assignments.csv")
 
 
 def test_a_file_name_of_bytes_that_are_not_text_can_be_written():

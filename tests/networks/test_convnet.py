@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedmcc.cli.app import _is_out_of_memory
 from fedmcc.errors import InputError
 from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.networks.initialise import initialise
@@ -88,6 +89,13 @@ def test_gradient_reaches_every_parameter() -> None:
 def test_error_for_small_images_gives_the_minimum_size() -> None:
     with pytest.raises(InputError, match=r"Images of 7 pixels .* views\.size to 8"):
         ConvNetOptions().build(1, 7)
+
+
+@pytest.mark.parametrize("width", [2**40, 2**59, 2**62])
+def test_a_width_that_no_memory_holds_is_an_error_of_memory(width: int) -> None:
+    with pytest.raises(RuntimeError) as error:
+        ConvNetOptions(width=width).build(1, 28)
+    assert _is_out_of_memory(error.value)
 
 
 def test_width_of_zero_is_rejected() -> None:

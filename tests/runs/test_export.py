@@ -15,6 +15,7 @@ from fedmcc.errors import InputError
 from fedmcc.networks import ENCODERS
 from fedmcc.networks.heads import cluster_projector
 from fedmcc.networks.momentum import Branch
+from fedmcc.networks.onnx import OnnxOptions
 from fedmcc.runs import experiment, export
 from fedmcc.runs.clusters import Edits, save_edits
 from fedmcc.runs.corrections import split_cluster
@@ -132,6 +133,19 @@ def test_a_run_that_is_not_complete_is_refused(run, tmp_path):
     copy.scores_file.unlink()
     with pytest.raises(InputError, match="not complete"):
         export_onnx(copy, tmp_path / "new.onnx")
+
+
+def test_a_table_that_is_not_text_is_refused(run, tmp_path):
+    copy = Run(shutil.copytree(run.path, tmp_path / "copy"))
+    with copy.assignments_file.open("ab") as file:
+        file.write(b"caf\xe9.png,1,,\n")
+    with pytest.raises(InputError, match=r"assignments\.csv is damaged"):
+        export_onnx(copy, tmp_path / "digits.onnx")
+
+
+def test_an_exported_file_is_no_encoder(exported):
+    with pytest.raises(InputError, match="was written by `fedmcc export` and is not an encoder"):
+        OnnxOptions(exported.model).build(1, 16)
 
 
 @pytest.mark.parametrize(("sides", "size"), [((20, 24), 8), ((8, 8), 13), ((16, 9), 16)])

@@ -95,7 +95,8 @@ def _os_error_sentence(error: OSError) -> str:
 def _is_out_of_memory(error: Exception) -> bool:
     """Whether memory is missing: PyTorch raises RuntimeError, with a text that depends on the device."""
     text = str(error).lower()
-    return isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text
+    missing = ("allocate memory", "out of memory", "size calculation overflowed")
+    return isinstance(error, MemoryError) or any(each in text for each in missing)
 
 
 def main() -> None:

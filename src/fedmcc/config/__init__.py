@@ -271,6 +271,8 @@ def _build(section: str, kind: type[Options], table: Mapping[str, Any]) -> Optio
     for key in table:
         if key not in names:
             raise unknown(f"key in [{section}]" if section else "key", key, names)
+        if isinstance(value := table[key], int) and abs(value) >= 2**63:
+            raise InputError(f"{f'{section}.{key}'.strip('.')} is {value}: give a number of at most 64 bits.")
     try:
         built = TypeAdapter(kind).validate_python(dict(table))
     except ValidationError as error:

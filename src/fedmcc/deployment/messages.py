@@ -16,12 +16,13 @@ class Attempt(NamedTuple):
     stage: str
     round: int
     token: str  # random: no two attempts are equal
+    sent: str  # SHA-256 of the weights and extras in the tasks of all sites
     images: Mapping[int, int]  # the number of images by which each client counts
 
     @property
     def context(self) -> bytes:
         """A hash of all fields, which enters every key: masks cancel only among sites with the same ones."""
-        place = [self.run, self.stage, self.round, self.token, sorted(self.images.items())]
+        place = [self.run, self.stage, self.round, self.token, self.sent, sorted(self.images.items())]
         return sha256(json.dumps(place).encode()).hexdigest().encode()
 
 

@@ -5,15 +5,18 @@ import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fedmcc.data.base import ImageSet
+from fedmcc.errors import InputError
 
 COLUMNS = ("image", "cluster", "confidence", "label")
 JUDGED_COLUMNS = ("second", "distance", "kind")  # of assignments with a Judgement
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a name that starts so gets a ', or spreadsheets would compute it
 TYPICAL, OUTLIER = "typical", "outlier"  # values of the column `kind`
 
 Soft = Float[np.ndarray, "n k"]
@@ -65,21 +68,19 @@ def fold(assignments: Soft, merged: Mapping[int, int]) -> Soft:
 
 def assignments_csv(images: ImageSet, assignment: Assignment) -> str:
     """One line per image below a header: name, cluster, confidence, label, and what else is known."""
-    return csv_lines([columns_of(assignment)]) + csv_lines(
-        [*map(_text, row.values())] for row in table_rows(images, assignment)
-    )
+    return csv_lines([columns_of(assignment)]) + csv_body(images, assignment)
 
 
 def csv_lines(rows: Any) -> str:
-    """Rows of cells as lines of CSV."""
+    """Rows of cells as lines of CSV, which `read_csv` reads."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows([*map(_text, row)] for row in rows)
     return text.getvalue()
 
 
 def csv_body(images: ImageSet, assignment: Assignment) -> str:
     """The lines of `assignments_csv` without the header."""
-    return csv_lines([*map(_text, row.values())] for row in table_rows(images, assignment))
+    return csv_lines(row.values() for row in table_rows(images, assignment))
 
 
 def json_lines(images: ImageSet, assignment: Assignment) -> str:
@@ -109,10 +110,27 @@ def table_rows(images: ImageSet, assignment: Assignment) -> Iterator[dict[str, A
         yield cells
 
 
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The rows of a table of images by column; raises InputError if it is damaged."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            header, *rows = csv.reader(file)
+        return [dict(zip(header, map(_unquoted, row), strict=True)) for row in rows]
+    except (ValueError, csv.Error):  # also bytes that are no text, and a row of another length
+        raise InputError(f"{path} is damaged: restore it from a copy.") from None
+
+
 def _text(value: Any) -> str:
     if value is None:
         return ""
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    text = str(value)
+    return f"'{text}" if isinstance(value, str) and text.lstrip("'").startswith(FORMULA) else text
+
+
+def _unquoted(cell: str) -> str:
+    return cell[1:] if cell.startswith("'") and cell.lstrip("'").startswith(FORMULA) else cell
 
 
 def names_and_labels(images: ImageSet) -> Iterator[tuple[str, str]]:

@@ -15,6 +15,8 @@ from fedmcc.methods.base import Stage
 from fedmcc.numerics.randomness import derive
 from fedmcc.numerics.state_dicts import select
 
+SECURE_MINIMUM = 3  # of two updates, each client can subtract its own from the sum
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -23,7 +25,7 @@ class Federation:
     fraction: float = 1.0  # of the clients, drawn at random for each round that trains
     count: int | None = None  # number of clients drawn for each round that trains, instead of fraction
     only: int | None = None  # train this client only: the paper's single-client baseline
-    minimum: int = 1  # accepted updates that a round needs
+    minimum: int | None = None  # accepted updates that a round needs; None: 1, or 3 with secure_aggregation
     attempts: int = 3  # at a round before it fails, each with newly drawn clients
     norm_limit: float = 10.0  # refuse updates beyond this multiple of the median or of the model; inf: none
     max_samples: int | None = None  # refuse clients that report more images; None: no limit below 10^9
@@ -39,6 +41,12 @@ class Federation:
         for name in ("count", "minimum", "attempts", "max_samples"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise InputError(f"federation.{name} is {value}: give 1 or more.")
+        if self.secure_aggregation and self.minimum == 1:
+            raise InputError(
+                "federation.minimum is 1, but the sum of one update hides nothing: with "
+                "federation.secure_aggregation omit it for 3, or give 2, with which each of two clients can "
+                "compute the update of the other."
+            )
         if not self.norm_limit > 1:  # also true for nan
             raise InputError(f"federation.norm_limit is {self.norm_limit}: give a number above 1, or inf.")
         if not self.samples_limit >= 1:
@@ -54,6 +62,13 @@ class Federation:
         if self.secure_aggregation and self.half:
             raise InputError("federation.half does not work with federation.secure_aggregation: omit one.")
 
+    @property
+    def fewest(self) -> int:
+        """The number of accepted updates that a round needs."""
+        if self.minimum is not None:
+            return self.minimum
+        return SECURE_MINIMUM if self.secure_aggregation else 1
+
     def size(self, registered: int) -> int:
         """The number of clients that take part in a round, out of those registered."""
         size = self.count or max(1, math.floor(self.fraction * registered + 0.5))
@@ -62,17 +77,13 @@ class Federation:
             raise InputError(
                 f"federation.count is {size}, but there are only {registered} clients: lower it."
             )
-        if size < self.minimum:
+        if size < self.fewest:
+            default = "" if self.minimum else " by default with federation.secure_aggregation"
             raise InputError(
-                f"federation.minimum is {self.minimum}, but {size} clients take part in a round: "
+                f"federation.minimum is {self.fewest}{default}, but {size} clients take part in a round: "
                 "lower it or let more take part."
             )
         return size
-
-    def require_pairs(self, registered: int) -> None:
-        """Raise if updates are aggregated securely and a round has one client."""
-        if self.secure_aggregation and self.size(registered) < 2:
-            raise InputError("federation.secure_aggregation needs 2 clients or more in a round: add clients.")
 
     def require_sums(self, net: nn.Module, stages: Sequence[Stage]) -> None:
         """Raise if updates are aggregated securely and the server needs more than sums of a stage."""
@@ -99,9 +110,14 @@ class Policy:
 
     @property
     def limits(self) -> Limits:
-        """The limits of updates; clipped ones have no norm limit, since its median depends on all clients."""
-        norm = self.federation.norm_limit if self.aggregator.privacy.clip is None else math.inf
-        return Limits(norm, self.federation.max_samples or MAX_SAMPLES)
+        """The limits of updates; clipped ones have no norm limit, since its median depends on all clients.
+
+        With secure aggregation, every update is the average, which clients that clip cannot move further.
+        """
+        clip, samples = self.aggregator.privacy.clip, self.federation.max_samples or MAX_SAMPLES
+        if clip is None:
+            return Limits(self.federation.norm_limit, samples)
+        return Limits(math.inf, samples, clip if self.federation.secure_aggregation else math.inf)
 
     def at_server(self, stage: Stage) -> Stage:
         """The stage with the rule by which the server combines updates.

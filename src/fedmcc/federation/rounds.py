@@ -10,7 +10,7 @@ from fedmcc.federation.engines.base import Engine, Outcome
 from fedmcc.federation.policy import Policy
 from fedmcc.federation.traffic import Traffic, add_traffic
 from fedmcc.federation.update_checks import Refused, checker_for, value_error
-from fedmcc.messages import Discarded, StateLost, Task, Unsent, Update, pack, unpack
+from fedmcc.messages import Discarded, StateLost, Task, Unmasked, Unsent, Update, pack, unpack
 from fedmcc.methods.base import Stage
 from fedmcc.numerics.state_dicts import State, select
 from fedmcc.training.loop import Step
@@ -35,7 +35,10 @@ class Progress:
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """The result of a round; traffic, refused and dropped include all its attempts."""
+    """The result of a round; traffic, refused and dropped include all its attempts.
+
+    A skipped round has no updates and leaves the model as it was.
+    """
 
     progress: Progress
     updates: tuple[Update, ...]  # accepted, sorted by client
@@ -45,6 +48,7 @@ class Round:
     loss: float | None  # mean over images; None if the stage trains nothing
     traffic: dict[int, Traffic]  # by client
     seconds: float
+    skipped: str = ""  # why the updates cannot be used; empty if they are
 
     @property
     def bytes_down(self) -> int:
@@ -81,6 +85,7 @@ class _Attempt(NamedTuple):
     dropped: tuple[int, ...]
     holders: Holders
     result: Progress | Exception | None  # None: too few updates; an error: they cannot be combined
+    unmasked: bool  # with secure aggregation, clients do not reveal the sum of other clients in this round
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,27 +96,37 @@ class _Server:
     policy: Policy
 
     def round(self, progress: Progress) -> Generator[Step, None, Round]:
-        """Repeat attempts until enough updates are accepted; failed attempts affect only the statistics."""
+        """Repeat attempts until enough updates are accepted; failed attempts affect only the statistics.
+
+        A round whose sum is unmasked and cannot be used is skipped if it trains: later rounds make up for it.
+        """
         started, options = time.perf_counter(), self.policy.federation
         attempts: list[_Attempt] = []
         traffic: dict[int, Traffic] = {}
-        while not attempts or not isinstance(attempts[-1].result, Progress):
+        result, skipped = None, ""
+        while result is None:
             if len(attempts) == options.attempts:
-                raise _failure(progress, attempts, options.minimum)
+                raise _failure(progress, attempts, options.fewest)
             number, attempt = progress.round + 1, len(attempts) + 1
             clients = self.policy.participants(self.stage, self._registered(), number, attempt)
             attempts.append((yield from self._attempt(progress, clients, traffic)))
             progress = replace(progress, holders=attempts[-1].holders)
+            if isinstance(attempts[-1].result, Progress):
+                result = attempts[-1].result
+            elif attempts[-1].unmasked and self.stage.trained:
+                result, skipped = replace(progress, round=number), _reason_to_skip(attempts[-1])
+                log.warning("Round %d of the stage %s is skipped: %s", number, self.stage.name, skipped)
         self._warn_of_missing(attempts[-1].updates)
         return Round(
-            progress=attempts[-1].result,
-            updates=attempts[-1].updates,
+            progress=result,
+            updates=() if skipped else attempts[-1].updates,
             refused=tuple(refused for attempt in attempts for refused in attempt.refused),
             dropped=tuple(client for attempt in attempts for client in attempt.dropped),
             attempt=len(attempts),
-            loss=_mean_loss(attempts[-1].updates),
+            loss=None if skipped else _mean_loss(attempts[-1].updates),
             traffic=traffic,
             seconds=time.perf_counter() - started,
+            skipped=skipped,
         )
 
     def _registered(self) -> list[int]:
@@ -147,11 +162,12 @@ class _Server:
             dropped=tuple(client for client in clients if client not in answered),
             holders=holders,
             result=result,
+            unmasked=any(isinstance(event, Unmasked) for event in events),
         )
 
     def _advance(self, progress: Progress, updates: Sequence[Update]) -> Progress | Exception | None:
         """The progress after the server's step; an error, if values of the updates make it fail."""
-        if len(updates) < self.policy.federation.minimum:
+        if len(updates) < self.policy.federation.fewest:
             return None
         try:
             with timed("averaging"):
@@ -193,6 +209,19 @@ class _Server:
             else:
                 events.append(event)
         return events
+
+
+def _reason_to_skip(attempt: _Attempt) -> str:
+    """Why an unmasked sum cannot be used, as a sentence."""
+    if isinstance(attempt.result, Exception):
+        return f"the updates cannot be combined ({type(attempt.result).__name__}: {attempt.result})."
+    if not attempt.refused:
+        return "clients have revealed its sum already, and reveal no other one."
+    clients, reasons = zip(*attempt.refused, strict=True)
+    if len(set(reasons)) > 1 or len(clients) == 1:
+        return " ".join(f"Client {client}: {reason}" for client, reason in attempt.refused[:3])
+    names = ", ".join(map(str, clients))
+    return f"{reasons[0]} This is the sum of the clients {names}, which does not show whose update is wrong."
 
 
 def _failure(progress: Progress, attempts: Sequence[_Attempt], minimum: int) -> RoundFailedError:

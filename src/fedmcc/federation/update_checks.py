@@ -22,6 +22,8 @@ MAX_LOSS = 1e9  # absolute value; honest losses are below 1e4
 MAX_VALUE = 1e18  # absolute value of a number in a tensor; the square of a larger one overflows in float32
 MAX_PASSES = 100  # through a BatchNorm layer, per image and epoch: each adds 1 to its counter
 MIN_UPDATES_TO_COMPARE = 3  # with two updates, it is unknown which is the outlier
+CLIP_TOLERANCE = 1e-3  # of the clip, for the steps in which numbers are sent
+ROUNDING = 1e-6  # of the model's norm, for the rounding of float32, which is 6e-8 at most
 MIN_SCALE = 0.1  # root mean square of a model's weights for the norm limit, at least; some start at 0
 
 
@@ -30,6 +32,7 @@ class Limits(NamedTuple):
 
     norm: float = math.inf  # of the distance from the sent model; a multiple of its norm and of the median
     samples: int = MAX_SAMPLES
+    clip: float = math.inf  # of the distance, which only a client that does not clip its update exceeds
 
 
 class Refused(NamedTuple):
@@ -117,12 +120,14 @@ class UpdateChecker:
         which is the outlier. Only updates within it count for the median.
         """
         limit = self.limits.norm
-        if math.isinf(limit):
+        if math.isinf(limit) and math.isinf(self.limits.clip):
             return [""] * len(updates)
         pairs = [(update.weights, self.tasks[update.client].weights) for update in updates]
         distances = [_distance(*pair) for pair in pairs]
         scales = [_scale(sent) for _, sent in pairs]
         measured = list(zip(distances, scales, strict=True))
+        if math.isinf(limit):
+            return [_clip_error(distance, self.limits.clip, scale) for distance, scale in measured]
         near = [distance for distance, scale in measured if distance <= limit * scale]
         # The lower of the two middle values: half the updates may be hostile.
         median = median_low(near) if len(near) >= MIN_UPDATES_TO_COMPARE else math.inf
@@ -218,6 +223,12 @@ def _scale(sent: Mapping[str, Tensor]) -> float:
     values = [value for value in sent.values() if value.is_floating_point()]
     norm = math.hypot(*(torch.linalg.vector_norm(value, dtype=torch.float64).item() for value in values))
     return max(norm, MIN_SCALE * math.sqrt(sum(value.numel() for value in values)))
+
+
+def _clip_error(distance: float, clip: float, scale: float) -> str:
+    if distance <= clip + CLIP_TOLERANCE * clip + ROUNDING * scale:
+        return ""
+    return f"Its weights moved by {distance:.3g}, which privacy.clip limits to {clip:g}."
 
 
 def _distance_error(distance: float, limit: float, scale: float, median: float) -> str:

@@ -164,6 +164,11 @@ def _metadata(session: Any) -> dict[str, Any]:
 
 
 def _check_input(session: Any, path: Path, size: int) -> None:
+    if "fedmcc" in session.get_modelmeta().custom_metadata_map:
+        raise InputError(
+            f"{path} was written by `fedmcc export` and is not an encoder, but maps pixels to clusters: set "
+            "encoder.path to the ONNX file of a pretrained encoder."
+        )
     shape = session.get_inputs()[0].shape
     if len(shape) != 4 or (isinstance(shape[1], int) and shape[1] != 3):
         raise InputError(f"{path} does not take colour images as n x 3 x height x width: use another file.")

@@ -1,6 +1,5 @@
 """Reads the files of a run directory that a report needs, without its images, its network or torch."""
 
-import csv
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from fedmcc.errors import InputError
-from fedmcc.evaluation.assignments import JUDGED_COLUMNS, OUTLIER
+from fedmcc.evaluation.assignments import JUDGED_COLUMNS, OUTLIER, read_csv
 from fedmcc.report.schema import Table, is_config, is_evaluation, is_scores
 from fedmcc.runs.directory import Row, Run, load_run
 
@@ -103,12 +102,11 @@ class Facts:
         path = self.run.path / "duplicates.csv"
         groups: dict[str, list[str]] = {}
         try:
-            with path.open(newline="") as file:
-                for line in csv.DictReader(file):
-                    groups.setdefault(line["duplicate_of"], [line["duplicate_of"]]).append(line["image"])
+            for line in read_csv(path):
+                groups.setdefault(line["duplicate_of"], [line["duplicate_of"]]).append(line["image"])
         except FileNotFoundError:
             return []
-        except (KeyError, ValueError, csv.Error):
+        except KeyError:
             raise InputError(f"{path} is damaged: restore it from a copy, or remove it.") from None
         return list(groups.values())
 
@@ -192,8 +190,7 @@ def _check_row(row: object, where: str) -> None:
 
 def _assignments(path: Path) -> Assignments:
     try:
-        with path.open(newline="") as file:
-            lines = list(csv.DictReader(file))
+        lines = read_csv(path)
         clusters = np.array([int(line["cluster"]) for line in lines], dtype=np.int64)
         if clusters.min() < 0:  # raises ValueError itself if the file has no images
             raise ValueError
@@ -209,7 +206,7 @@ def _assignments(path: Path) -> Assignments:
             names=[line["image"] for line in lines],
             **_judgement(lines),
         )
-    except (KeyError, ValueError, TypeError, csv.Error):
+    except (KeyError, ValueError, TypeError):
         raise InputError(f"{path} is damaged: restore it from a copy.") from None
 
 

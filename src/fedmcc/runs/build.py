@@ -141,7 +141,7 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
     if config.federation.secure_aggregation:
         from fedmcc.federation.engines.secure import SecureEngine
 
-        engine = SecureEngine(engine, equal=config.privacy.clip is not None)
+        engine = SecureEngine(engine, config.privacy.clip)
     return Experiment(config, images, shards, scorer_of(config, images), net, engine)
 
 

@@ -130,6 +130,7 @@ def _train(experiment: Experiment, run: Run) -> Generator[Step | Scored, None, P
                     yield event
                     continue
                 progress, rows = event.progress, rows + 1
+                _require_progress(run, stage, event)
                 row = _row(experiment, stage, event)
                 row |= privacy_loss(experiment, run, row)
                 with timed("checkpoint"):
@@ -174,9 +175,20 @@ def _rounds(
     except RoundFailedError as error:
         if not run.committed_rows():
             raise
+        federation = run.sites_file.exists() and not run.simulated
+        command = "the same fedmcc server start" if federation else f"fedmcc resume {quote(str(run.path))}"
+        raise RoundFailedError(f"{error} Earlier rounds are saved; resume with: {command}") from None
+
+
+def _require_progress(run: Run, stage: Stage, round: Round) -> None:
+    """Raise RoundFailedError if this is the last round of a stage of which all rounds were skipped."""
+    if not round.skipped or round.progress.round < stage.rounds:
+        return
+    if not any(row["participants"] for row in run.rows() if row["stage"] == stage.name):
         raise RoundFailedError(
-            f"{error} Earlier rounds are saved; resume with: fedmcc resume {quote(str(run.path))}"
-        ) from None
+            f"All rounds of the stage {stage.name} were skipped, the last one for this reason: "
+            f"{round.skipped} Find out which client sends wrong updates, and start a new run without it."
+        )
 
 
 def _restore(experiment: Experiment, run: Run) -> tuple[Progress, int]:
@@ -235,6 +247,8 @@ def _row(experiment: Experiment, stage: Stage, round: Round) -> Row:
     }
     if round.attempt > 1:
         row["attempt"] = round.attempt
+    if round.skipped:
+        row["skipped"] = round.skipped
     return row | experiment.engine.facts() | _scores(experiment, stage, round.progress)
 
 

@@ -1,6 +1,5 @@
 """The model card of an exported network: what it is, how to use it, how good it is, and its limits."""
 
-import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 from fedmcc import config
 from fedmcc.data.decode import HeightWidth
 from fedmcc.errors import InputError
+from fedmcc.evaluation.assignments import read_csv
 from fedmcc.runs.directory import Run
 from fedmcc.runs.predict import Predictor
 
@@ -66,8 +66,7 @@ def read_facts(run: Run, predictor: Predictor) -> ModelFacts:
 def _classes(run: Run) -> list[str]:
     if not run.assignments_file.exists():
         return []
-    with run.assignments_file.open(newline="") as file:
-        return sorted({row.get("label") or "" for row in csv.DictReader(file)} - {""})
+    return sorted({row.get("label") or "" for row in read_csv(run.assignments_file)} - {""})
 
 
 def write_card(facts: ModelFacts, file: str, digest: str) -> str:

@@ -1,6 +1,7 @@
 """Completes a configuration from the images and the machine, and checks it; `build` makes objects of it."""
 
 import logging
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -91,7 +92,15 @@ def check(config: Config) -> None:
                 f"set {section}.rounds and {section}.epochs to 1 or more."
             )
     config.federation.size(config.partition.clients)  # raises InputError if no client could take part
-    config.federation.require_pairs(config.partition.clients)
+    if (
+        config.federation.secure_aggregation
+        and config.privacy.clip is None
+        and math.isinf(config.federation.norm_limit)
+    ):
+        raise InputError(
+            "federation.norm_limit is inf, but with federation.secure_aggregation any client could then "
+            "replace the model unseen: set federation.norm_limit to a number such as 10, or set privacy.clip."
+        )
     config.privacy.require_accountant()
     if config.privacy.noise and config.federation.aggregation not in (None, "mean"):
         raise InputError(

@@ -1,12 +1,12 @@
 """A folder per cluster with copies of its images or links to them; the images themselves stay as they are."""
 
-import csv
 import os
 import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 from fedmcc.errors import InputError
+from fedmcc.evaluation.assignments import read_csv
 from fedmcc.runs.directory import Run
 
 FOLDER = "sorted"
@@ -22,12 +22,11 @@ class Sorted(NamedTuple):
 def sort_images(run: Run, root: Path, link: bool) -> Sorted:
     """Copy or link every image of a table of assignments below `root` to the folder of its cluster."""
     target, missing = run.path / FOLDER, []
-    with run.assignments_file.open(newline="") as file:
-        for row in csv.DictReader(file):
-            if (root / row["image"]).exists():
-                _place(root / row["image"], target / _folder_name(row) / row["image"], link)
-            else:
-                missing.append(row["image"])
+    for row in read_csv(run.assignments_file):
+        if (root / row["image"]).exists():
+            _place(root / row["image"], target / _folder_name(row) / row["image"], link)
+        else:
+            missing.append(row["image"])
     return Sorted(target, missing)
 
 

@@ -188,6 +188,10 @@ def absent_sites(row: Row) -> list[str]:
     names, place = row.get("sites", {}), f"{row['stage']}, round {row['round']}"
     dropped = [(int(client), "dropped out of", reason) for client, reason in row.get("reasons", {}).items()]
     refused = [(one["client"], "was refused in", one["reason"]) for one in row.get("refused", ()) if names]
+    if "skipped" in row:
+        return [
+            f"{place[:1].upper()}{place[1:]} was skipped: {row['skipped'][:1].lower()}{row['skipped'][1:]}"
+        ]
     return [
         f"Site {names[str(client)]} {verb} {place}: {reason[:1].lower()}{reason[1:]}"
         for client, verb, reason in sorted(dropped + refused)

@@ -12,9 +12,15 @@ from fedmcc.deployment.flower.records import FACTS, Failure, UnreadableError, pa
 from fedmcc.deployment.messages import Attempt, Peer
 from fedmcc.federation.secure_aggregation.participant import PublicKeys, Revealed, Shares
 
-ATTEMPT = Attempt("run", "joint", 3, "token", {0: 10, 4: 20})
+ATTEMPT = Attempt("run", "joint", 3, "token", "sent", {0: 10, 4: 20})
 KEYS = PublicKeys(b"s" * 32, b"m" * 32)
-READ = (records.unpack_keys, records.unpack_shares, records.unpack_revealed, records.unpack_attempt)
+READ = (
+    records.unpack_keys,
+    records.unpack_shares,
+    records.unpack_confirmation,
+    records.unpack_revealed,
+    records.unpack_attempt,
+)
 
 
 def test_every_message_arrives_as_it_was_sent():
@@ -24,19 +30,21 @@ def test_every_message_arrives_as_it_was_sent():
     assert records.unpack_keys(records.pack_keys(KEYS, b"signed")) == (KEYS, b"signed")
     shares = Shares({4: b"sealed"}, {4: (b"1" * 32, b"2" * 32)}, b"3" * 32)
     assert records.unpack_shares(records.pack_shares(shares)) == shares
+    assert records.unpack_confirmation(records.pack_confirmation(b"signed")) == b"signed"
     revealed = Revealed({0: b"pair"}, {4: b"own"})
     assert records.unpack_revealed(records.pack_revealed(revealed)) == revealed
 
 
 def test_a_failure_is_read_as_a_failure():
     failure = pack_failure(Failure("It cannot."))
-    assert [read(failure) for read in READ[:3]] == [Failure("It cannot.")] * 3
+    assert [read(failure) for read in READ[:4]] == [Failure("It cannot.")] * 4
 
 
 def test_every_field_of_an_attempt_changes_its_context():
-    changed = [{"run": "x"}, {"stage": "x"}, {"round": 4}, {"token": "x"}, {"images": {0: 11, 4: 20}}]
+    changed = [{name: "x"} for name in ("run", "stage", "token", "sent")]
+    changed += [{"round": 4}, {"images": {0: 11, 4: 20}}]
     contexts = {ATTEMPT.context, *(ATTEMPT._replace(**each).context for each in changed)}
-    assert len(contexts) == 6
+    assert len(contexts) == 7
 
 
 def test_keys_of_another_length_are_refused():

@@ -81,7 +81,7 @@ def test_a_reply_to_an_order_is_verified():
 
 
 def test_the_signed_bytes_are_fields_with_their_lengths():
-    fields = (b"fedmcc 3", b"reply", *(str(value).encode() for value in ONE), bytes(32))
+    fields = (b"fedmcc 4", b"reply", *(str(value).encode() for value in ONE), bytes(32))
     written = b"".join(len(field).to_bytes(8, "big") + field for field in fields)
     assert statement(REPLY, ONE, bytes(32)) == written
 

@@ -177,8 +177,8 @@ def test_only_nodes_of_a_simulation_have_no_keys(tmp_path):
 
 def test_a_server_with_another_version_of_the_messages_is_named(tmp_path):
     node = {"client": "a", "folder": str(tmp_path)}
-    with pytest.raises(InputError, match="version 4 of the messages and this site version 3: install"):
-        read_identity(Context(1, 1, node, RecordDict(), {"protocol": 4}))
+    with pytest.raises(InputError, match="version 5 of the messages and this site version 4: install"):
+        read_identity(Context(1, 1, node, RecordDict(), {"protocol": 5}))
 
 
 @pytest.mark.parametrize("node", [{}, {"client": "a"}, {"client": "a", "state-dir": "x", "shard": "3/3"}])

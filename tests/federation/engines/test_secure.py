@@ -1,7 +1,9 @@
 """Secure aggregation in simulations: the result is the plain average within the quantisation step."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,9 +12,10 @@ from fedmcc.errors import InputError
 from fedmcc.federation.engines.base import Engine
 from fedmcc.federation.engines.secure import SecureEngine
 from fedmcc.federation.policy import Federation, Policy
-from fedmcc.federation.privacy import Privacy, PrivateAggregator
+from fedmcc.federation.privacy import Privacy, PrivateAggregator, clipped
 from fedmcc.federation.rounds import Progress, Round, RoundFailedError, rounds
 from fedmcc.federation.secure_aggregation.quantise import FINE_STEP, STEP
+from fedmcc.federation.secure_aggregation.vectors import Layout, Weighting, layout_of
 from fedmcc.messages import Update
 from fedmcc.methods.base import Aggregate, Stage
 from fedmcc.methods.extras import Additive, add_up
@@ -78,10 +81,10 @@ def one_round(engine, privacy=None, stage=STAGE, **options):
     return done
 
 
-@pytest.mark.parametrize("away", [(), (1,), (0, 4)])
+@pytest.mark.parametrize("away", [(), (1,), (4,)])
 def test_the_model_is_the_plain_average_within_the_quantisation_step(away):
     inner = Known(away)
-    done = one_round(SecureEngine(inner, equal=False))
+    done = one_round(SecureEngine(inner, clip=None))
     present = [client for client in range(5) if client not in away]
     counts = [float(IMAGES[client]) for client in present]
     expected = weighted_average([trained(client) for client in present], counts)
@@ -94,20 +97,20 @@ def test_the_model_is_the_plain_average_within_the_quantisation_step(away):
 
 
 def test_the_server_gets_no_single_update():
-    done = one_round(SecureEngine(Known(), equal=False))
+    done = one_round(SecureEngine(Known(), clip=None))
     first, *others = [update.weights["head.weight"] for update in done.updates]
     assert all(torch.equal(first, other) for other in others)
     assert not any(torch.allclose(first, trained(client)["head.weight"], atol=1e-3) for client in range(5))
 
 
 def test_clipped_updates_count_equally():
-    done = one_round(SecureEngine(Known(), equal=True), Privacy(clip=100.0))
+    done = one_round(SecureEngine(Known(), clip=100.0), Privacy(clip=100.0))
     expected = weighted_average([trained(client) for client in range(5)], [1.0] * 5)
     assert (done.progress.model["head.bias"] - expected["head.bias"]).abs().max() <= 5 * STEP / 2 + 1e-6
 
 
 def test_keys_and_shares_count_as_traffic():
-    done = one_round(SecureEngine(Known(), equal=False))
+    done = one_round(SecureEngine(Known(), clip=None))
     plain = 4 * 20 + 8
     # Two keys; for each of five holders two encrypted shares with nonce and tag, and two hashes; one hash;
     # five shares revealed.
@@ -120,15 +123,15 @@ def test_an_update_that_cannot_be_sent_drops_out(caplog):
     def huge(client, weights):
         return {**weights, "head.bias": torch.full((5,), 1e9)} if client == 2 else weights
 
-    done = one_round(SecureEngine(Known(change=huge), equal=False))
+    done = one_round(SecureEngine(Known(change=huge), clip=None))
     assert [update.client for update in done.updates] == [0, 1, 3, 4]
     assert "Client 2 drops out of head, round 1: A number of the update is beyond 500" in caplog.text
 
 
 def test_a_round_with_too_few_clients_fails_with_the_reason(caplog):
     with pytest.raises(RoundFailedError, match="0 updates were accepted"):
-        one_round(SecureEngine(Known(away=(0, 1, 2)), equal=False))
-    assert "2 vectors were received, but 3 are needed" in caplog.text
+        one_round(SecureEngine(Known(away=(0, 1, 2)), clip=None))
+    assert "2 vectors were received, but 4 are needed" in caplog.text
 
 
 TABLE = {
@@ -156,8 +159,10 @@ TABLE = {
     [
         ({"federation": {"aggregation": "guarded"}}, "'guarded' compares: leave one of them out"),
         ({"federation": {"half": True}}, "federation.half does not work"),
-        ({"partition": {"clients": 1}}, "needs 2 clients or more"),
-        ({"federation": {"only": 1}}, "needs 2 clients or more"),
+        ({"partition": {"clients": 2}}, "minimum is 3 by default with federation.secure_aggregation, but 2"),
+        ({"federation": {"only": 1}}, "minimum is 3 by default with federation.secure_aggregation, but 1"),
+        ({"federation": {"minimum": 1}}, "the sum of one update hides nothing"),
+        ({"federation": {"norm_limit": math.inf}}, "set federation.norm_limit to a number such as 10"),
     ],
 )
 def test_what_needs_single_updates_is_refused(changes, reason):
@@ -209,7 +214,7 @@ def test_sums_and_means_of_statistics_are_those_of_the_clients_that_answered(awa
     stage = Statistical(name="head", rounds=1, epochs=1, trained=("head",), shared=("head",))
     inner = Known(away)
     inner.extras = statistics
-    done = one_round(SecureEngine(inner, equal=False), stage=stage)
+    done = one_round(SecureEngine(inner, clip=None), stage=stage)
     present = [client for client in range(5) if client not in away]
     total = sum(statistics(client)["sum"] for client in present)
     images = sum(IMAGES[client] for client in present)
@@ -248,3 +253,71 @@ def test_a_run_equals_the_plain_average_within_the_step(tmp_path):
     # One round trains the encoder, so that the step bounds its difference; the head sees other features.
     worst = max((plain[name] - secured[name]).abs().max().item() for name in encoder)
     assert 0 < worst <= 3 * STEP / 2 + 1e-6 + STEP
+
+
+def poison(monkeypatch, round):
+    """Client 2 sends random integers instead of its update in this round."""
+    honest, draw = Layout.encode, np.random.default_rng(0)
+
+    def encode(layout, update):
+        vector = honest(layout, update)
+        if (update.client, update.round) != (2, round):
+            return vector
+        return draw.integers(0, 2**32, len(vector), dtype=np.uint32)
+
+    monkeypatch.setattr(Layout, "encode", encode)
+
+
+def all_rounds(clip, count, engine=None):
+    """The rounds of a stage that trains, and the model before each of them."""
+    policy = Policy(Federation(secure_aggregation=True), 0, PrivateAggregator(Privacy(clip=clip)))
+    engine = SecureEngine(engine or Known(change=unchanged), clip)
+    done = rounds(replace(STAGE, rounds=count), Progress(MODEL), engine, engine.members, policy)
+    return [each for each in done if isinstance(each, Round)]
+
+
+def unchanged(client, weights):
+    """An update that is within every clip."""
+    return dict(MODEL)
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_one_random_vector_costs_one_round_and_no_more(clip, monkeypatch, caplog):
+    poison(monkeypatch, round=2)
+    done = all_rounds(clip, 3)
+    assert [[update.client for update in each.updates] for each in done] == [[*range(5)], [], [*range(5)]]
+    first, second = (each.progress.model for each in done[:2])
+    assert all(torch.equal(first[name], second[name]) for name in MODEL)
+    assert "Round 2 of the stage head is skipped: Its weights moved by" in caplog.text
+    assert done[1].skipped.endswith("the clients 0, 1, 2, 3, 4, which does not show whose update is wrong.")
+
+
+def test_a_clip_bounds_every_coordinate_of_a_sum_whatever_a_client_sends():
+    """A change is at most 512/500 of the clip times the number of clients: integers have no larger values."""
+    layout = layout_of(STAGE, MODEL, Weighting(dict(enumerate(IMAGES)), clip=0.01))
+    vector = np.random.default_rng(0).integers(0, 2**32, len(layout), dtype=np.uint32)
+    weights = layout.decode(vector, range(5)).weights
+    assert all((weights[name] - MODEL[name]).abs().max() <= 0.01 * 512 / 500 + 1e-6 for name in weights)
+
+
+def test_a_round_that_only_gathers_statistics_is_not_skipped(monkeypatch):
+    poison(monkeypatch, round=1)
+    stage = replace(STAGE, trained=())
+    with pytest.raises(RoundFailedError, match="failed 3 times"):
+        one_round(SecureEngine(Known(change=unchanged), clip=None), stage=stage)
+
+
+def test_clients_that_clip_are_never_accused_of_not_clipping():
+    done = all_rounds(0.05, 3, Known(change=lambda client, weights: clipped(weights, MODEL, 0.05)))
+    assert not any(each.skipped for each in done)
+
+
+@pytest.mark.slow
+def test_a_stage_of_which_all_rounds_were_skipped_ends_the_run_with_a_sentence(monkeypatch, tmp_path):
+    draw = np.random.default_rng(0)
+    monkeypatch.setattr(
+        Layout, "encode", lambda layout, update: draw.integers(0, 2**32, len(layout), dtype=np.uint32)
+    )
+    table = {**TABLE, "federation": {"secure_aggregation": True}}
+    with pytest.raises(RoundFailedError, match="All rounds of the stage representation were skipped"):
+        run_experiment(config.parse(table), tmp_path / "run")

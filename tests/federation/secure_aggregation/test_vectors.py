@@ -21,9 +21,9 @@ def _updates():
         yield Update(client, "stage", 1, samples, None, {}, {"mean": one, "sum": samples * one})
 
 
-@pytest.mark.parametrize(("equal", "expected"), [(False, (0.9, 0.1)), (True, (0.5, 0.5))])
-def test_clients_have_the_same_weight_in_sums_as_in_means(equal, expected):
-    layout = Layout({}, EXTRAS, Weighting(IMAGES, equal))
+@pytest.mark.parametrize(("clip", "expected"), [(None, (0.9, 0.1)), (1.0, (0.5, 0.5))])
+def test_clients_have_the_same_weight_in_sums_as_in_means(clip, expected):
+    layout = Layout({}, EXTRAS, Weighting(IMAGES, clip))
     updates = list(_updates())
     total = layout.encode(updates[0]) + layout.encode(
         updates[1]

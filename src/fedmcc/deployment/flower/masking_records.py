@@ -41,12 +41,12 @@ def read_attempt(text: str) -> tuple[Attempt, Any]:
     """Convert a result of `attempt_text` back to the attempt and the content."""
     whole = json.loads(text)
     table = whole["attempt"]
-    run, stage, number, token = (table[key] for key in ("run", "stage", "round", "token"))
+    run, stage, number, token, sent = (table[key] for key in ("run", "stage", "round", "token", "sent"))
     images = {int(client): count for client, count in table["images"].items()}
-    valid = all(isinstance(each, str) for each in (run, stage, token)) and type(number) is int
+    valid = all(isinstance(each, str) for each in (run, stage, token, sent)) and type(number) is int
     if not valid or not images or not all(type(count) is int and count > 0 for count in images.values()):
         raise UnreadableError("The attempt is malformed.")
-    return Attempt(run, stage, number, token, images), whole["content"]
+    return Attempt(run, stage, number, token, sent, images), whole["content"]
 
 
 def peers_table(peers: Mapping[int, Peer]) -> dict[str, Any]:
@@ -109,6 +109,19 @@ def unpack_shares(records: RecordDict) -> Shares | Failure:
         for holder, (pair, own) in table.items()
     }
     return Shares(read_sealed(sealed), commitments, _bytes(seed, HASH_BYTES))
+
+
+def pack_confirmation(signature: bytes) -> RecordDict:
+    """Convert the signature of a site under the list of received vectors to records."""
+    return _reply(signature.hex())
+
+
+@guard()
+def unpack_confirmation(records: RecordDict) -> bytes | Failure:
+    """Convert records of `pack_confirmation` back, or of a failure."""
+    if failure := read_failure(records):
+        return failure
+    return _bytes(json.loads(read_fact(records, CONTENT, str)))
 
 
 def pack_revealed(revealed: Revealed) -> RecordDict:

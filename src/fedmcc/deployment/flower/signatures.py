@@ -4,7 +4,7 @@ Flower checks who sends a request, but not which sender a message names: without
 write messages of the server or of another site. Pure functions on the records of a message.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from hashlib import sha256
 from struct import pack
@@ -22,12 +22,8 @@ from fedmcc.deployment.messages import Peer
 from fedmcc.deployment.setup.certificates import CertifiedKey, der, is_certified, parse_public_key
 from fedmcc.federation.secure_aggregation.participant import PublicKeys
 
-ORDER, REPLY, LINE, KEYS = (
-    "order",
-    "reply",
-    "line",
-    "keys",
-)  # what a signature is for: none can stand for another
+# What a signature is for: none can stand for another.
+ORDER, REPLY, LINE, KEYS, SURVIVORS = "order", "reply", "line", "keys", "survivors"
 ALGORITHM = ec.ECDSA(hashes.SHA384())
 LINE_FORMAT = 2  # of audit books, which outlive a version of the messages
 CLOCK_TOLERANCE = 600_000  # milliseconds by which the clock of a site may be behind the server's
@@ -166,10 +162,24 @@ def sign_keys(context: bytes, site: str, keys: PublicKeys, key: PrivateKey) -> b
 
 def are_signed_keys(context: bytes, peer: Peer) -> bool:
     """Whether the registered key of a site signed its public keys of this attempt."""
+    return _is_signed(peer, peer.signature, _keys_statement(context, peer.name, peer.keys))
+
+
+def sign_survivors(context: bytes, site: str, received: Collection[int], key: PrivateKey) -> bytes:
+    """The signature of a site under the list of clients whose vectors arrived in an attempt at a round."""
+    return key.sign(_survivors_statement(context, site, received), ALGORITHM)
+
+
+def are_signed_survivors(context: bytes, peer: Peer, received: Collection[int], signature: bytes) -> bool:
+    """Whether the registered key of a site signed this list of clients in this attempt."""
+    return _is_signed(peer, signature, _survivors_statement(context, peer.name, received))
+
+
+def _is_signed(peer: Peer, signature: bytes, signed: bytes) -> bool:
     key = parse_public_key(peer.registered)
     try:
         if key is not None:
-            key.verify(peer.signature, _keys_statement(context, peer.name, peer.keys), ALGORITHM)
+            key.verify(signature, signed, ALGORITHM)
     except InvalidSignature:
         return False
     return key is not None
@@ -192,6 +202,12 @@ def _line_statement(line: bytes) -> bytes:
 def _keys_statement(context: bytes, site: str, keys: PublicKeys) -> bytes:
     fields = (f"fedmcc {PROTOCOL}".encode(), KEYS.encode(), context, site.encode(), *keys)
     return b"".join(_prefixed(field) for field in fields)
+
+
+def _survivors_statement(context: bytes, site: str, received: Collection[int]) -> bytes:
+    clients = ",".join(map(str, sorted(set(received))))
+    fields = (f"fedmcc {PROTOCOL}", SURVIVORS, site, clients)
+    return b"".join(_prefixed(field.encode()) for field in fields) + _prefixed(context)
 
 
 def statement(purpose: str, order: Order, content: bytes) -> bytes:

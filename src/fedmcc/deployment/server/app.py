@@ -34,6 +34,8 @@ def main(grid: Grid, context: Context) -> None:
 def _line(event: Scored) -> str:
     """A round in the log: only the names of sites and numbers."""
     row = event.row
+    if "skipped" in row:
+        return f"{row['stage']} {row['round']}/{event.rounds}: skipped, {row['seconds']:.1f} s"
     names = ", ".join(row["sites"][str(client)] for client in row["participants"])
     loss = "" if row["loss"] is None else f", loss {row['loss']:.3f}"
     return f"{row['stage']} {row['round']}/{event.rounds}: {names}{loss}, {row['seconds']:.1f} s"

@@ -90,8 +90,8 @@ def _write_sites(run: Run, run_id: str, channels: int, names: Sequence[str]) -> 
 def _engine(config: Config, sites: Membership, header: TaskHeader) -> SiteEngine:
     if not config.federation.secure_aggregation:
         return SiteEngine(sites, header, config.training.batch_size)
-    equal = config.privacy.clip is not None
-    return SecureSiteEngine(sites, header, config.training.batch_size, equal)
+    fewest = config.federation.fewest
+    return SecureSiteEngine(sites, header, config.training.batch_size, config.privacy.clip, fewest)
 
 
 def _for_sites(config: Config, request: RunRequest) -> str:

@@ -1,14 +1,16 @@
-"""The engine of a federation with secure aggregation: four messages to each site in every attempt at a round.
+"""The engine of a federation with secure aggregation: five messages to each site in every attempt at a round.
 
 What arrives are masked vectors; the only numbers of updates that this process ever has are their sum, and
 integers such as counts of steps.
 """
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,15 +24,23 @@ from fedmcc.deployment.messages import Attempt, Peer, SiteTask
 from fedmcc.deployment.server.mailbox import Fault, Letter, Received
 from fedmcc.deployment.server.membership import Membership
 from fedmcc.deployment.server.site_engine import SiteEngine, TaskHeader, pause
+from fedmcc.deployment.server.unmasked import UnmaskedRound
 from fedmcc.federation.engines.base import Event
 from fedmcc.federation.public_average import counters
 from fedmcc.federation.secure_aggregation.collector import Collector
 from fedmcc.federation.secure_aggregation.errors import ProtocolError
-from fedmcc.federation.secure_aggregation.vectors import Layout, Weighting, layout_of
+from fedmcc.federation.secure_aggregation.vectors import (
+    Layout,
+    Weighting,
+    hash_of_sent,
+    layout_of,
+)
 from fedmcc.federation.update_checks import Refused
-from fedmcc.messages import Discarded, Task, Unsent, Update
+from fedmcc.messages import Discarded, StageRound, Task, Unmasked, Unsent, Update
 from fedmcc.methods.base import Stage
 from fedmcc.numerics.state_dicts import select
+
+log = logging.getLogger(__name__)
 
 EXCHANGE_SECONDS = 120.0  # in which a site must answer a message without training, at most
 MAX_REPLY = 4 * 2**20  # bytes of such an answer; 500 sites share their secrets in a tenth of it
@@ -47,34 +57,66 @@ class Exchange:
     layout: Layout
     tasks: dict[int, Task]
     collector: Collector | None = None
+    collected: set[int] = field(default_factory=set)  # clients that share their secrets
+    failed: set[int] = field(default_factory=set)  # those of them whose vectors did not arrive
     updates: dict[int, Update] = field(default_factory=dict)  # without their weights
     overhead: dict[int, int] = field(default_factory=dict)  # bytes of answers besides the masked vectors
 
 
 class SecureSiteEngine(SiteEngine):
-    """Trains at sites, of whose updates the server learns the sum only.
+    """Trains at sites, of whose updates the server learns the sum only, and one sum in each round.
 
-    With `equal`, sites count equally, as clipped updates do.
+    A sum is on disk before it is used: a server that dies in between uses it when it is started again.
     """
 
-    def __init__(self, sites: Membership, header: TaskHeader, batch_size: int, equal: bool) -> None:
+    def __init__(
+        self, sites: Membership, header: TaskHeader, batch_size: int, clip: float | None, fewest: int
+    ) -> None:
         super().__init__(sites, header, batch_size)
-        self.equal = equal
+        self.clip, self.fewest = clip, fewest
         self._exchange: Exchange | None = None
+        self._failed: tuple[StageRound, set[int]] | None = None  # sites that broke the last attempt
+        self._restarted = False
+
+    def begin(self, folder: Path, files: Mapping[int, Path], last: Mapping[int, StageRound]) -> None:
+        """Store the last averaged round of each client, and where an unmasked round is saved."""
+        super().begin(folder, files, last)
+        self._unmasked, self._restarted = UnmaskedRound(folder), True
 
     def run(self, stage: Stage, tasks: Sequence[Task]) -> Iterator[Event]:
         """Agree with the sites on masks, let them train, and unmask the sum of what they send."""
         if stage.additive(select(tasks[0].weights, stage.shared)) is None:  # the recipe has open_statistics
             yield from super().run(stage, tasks)
             return
-        self._wait_for_sites(tasks)
-        exchange = self._begin(stage, tasks)
+        place = StageRound(stage.name, tasks[0].round)
+        restarted, self._restarted = self._restarted, False
+        asked = self._unmasked.asked(place)
+        if restarted and (updates := self._unmasked.load(place)):
+            self._current = dict.fromkeys([update.client for update in updates], place)
+            yield from (Unsent(task.client) for task in tasks)
+            yield Unmasked()
+            yield from updates
+            return
+        if asked is not None and stage.trained:
+            yield from (Unsent(task.client) for task in tasks)
+            yield Unmasked()
+            return
+        chosen = [task for task in tasks if asked is None or task.client in asked]
+        self._wait_for_sites(chosen)
+        exchange = self._begin(stage, self._without_failed(chosen, place))
         ready = self._agree(exchange)
         yield from (Unsent(task.client) for task in tasks if task.client not in ready)
         if ready:
             yield from self._collect(exchange, super().run(stage, [exchange.tasks[each] for each in ready]))
             yield from self._unmask(exchange)
+        self._failed = (place, exchange.failed)
         yield from (Discarded(*each) for each in exchange.overhead.items())
+
+    def _without_failed(self, tasks: list[Task], place: StageRound) -> list[Task]:
+        """The tasks without those of sites that broke the last attempt at this round, if enough are left."""
+        failed = self._failed[1] if self._failed and self._failed[0] == place else set()
+        left = [task for task in tasks if task.client not in failed]
+        return left if len(left) >= self.fewest else tasks
 
     def _begin(self, stage: Stage, tasks: Sequence[Task]) -> Exchange:
         """An attempt with all sites that are available."""
@@ -85,9 +127,10 @@ class SecureSiteEngine(SiteEngine):
             else:
                 available[task.client] = task
         images = {client: self._hello(task).samples for client, task in available.items()}
-        attempt = Attempt(self.header.run, stage.name, tasks[0].round, secrets.token_hex(16), images)
+        sent, token = hash_of_sent(stage, tasks[0]), secrets.token_hex(16)
+        attempt = Attempt(self.header.run, stage.name, tasks[0].round, token, sent, images)
         self._exchange = Exchange(
-            attempt, layout_of(stage, tasks[0].weights, Weighting(images, self.equal)), available
+            attempt, layout_of(stage, tasks[0].weights, Weighting(images, self.clip)), available
         )
         return self._exchange
 
@@ -103,6 +146,8 @@ class SecureSiteEngine(SiteEngine):
         public = {client: peer.keys for client, peer in peers.items()}
         exchange.collector = Collector(exchange.attempt.context, public, len(exchange.layout))
         shares = self._ask(exchange, "shares", dict.fromkeys(peers, table), masking_records.unpack_shares)
+        exchange.collected = set(peers)
+        exchange.failed = exchange.collected - shares.keys()
         for client, own in shares.items():
             self._try(exchange, client, partial(exchange.collector.add_shares, client, own))
         return [
@@ -140,8 +185,22 @@ class SecureSiteEngine(SiteEngine):
         collector = exchange.collector
         assert collector is not None
         received = collector.close()
-        asked = dict.fromkeys(received, received)
+        exchange.failed = exchange.collected - set(received)
+        lists = dict.fromkeys(received, received)
+        signatures = self._ask(exchange, "confirm", lists, masking_records.unpack_confirmation)
+        if len(signatures) < collector.threshold:
+            reason = (
+                f"{len(signatures)} sites confirm who is in the sum, but {collector.threshold} are needed."
+            )
+            for client in received:
+                self._reasons.setdefault(str(client), reason)
+            log.warning("%s, round %d: %s", exchange.attempt.stage, exchange.attempt.round, reason)
+            return
+        self._unmasked.ask(StageRound(exchange.attempt.stage, exchange.attempt.round), received)
+        table = masking_records.sealed_table(signatures)
+        asked = dict.fromkeys(signatures, table)
         revealed = self._ask(exchange, "reveal", asked, masking_records.unpack_revealed)
+        yield Unmasked()
         try:
             for client, shares in revealed.items():  # a wrong share is ignored: others may suffice
                 self._try(exchange, client, partial(collector.add_revealed, client, shares))
@@ -150,6 +209,7 @@ class SecureSiteEngine(SiteEngine):
             for client in received:
                 self._drop(exchange.tasks[client], str(error))
             return
+        self._unmasked.save(average, [exchange.updates[client] for client in received])
         for client in received:
             self._reasons.pop(str(client), None)  # who did not reveal its shares has not dropped out
             yield average.replace_in(exchange.updates[client])
@@ -166,10 +226,10 @@ class SecureSiteEngine(SiteEngine):
         self, exchange: Exchange, kind: str, contents: Mapping[int, Any], read: Read[Answer]
     ) -> dict[int, Answer]:
         """The answers of sites to a step of the attempt, by client; who does not answer in time drops out."""
-        seconds = min(EXCHANGE_SECONDS, self.sites.policy.round_timeout)
-        until = time.monotonic() + seconds
-        waiting = self._send_step(exchange, kind, contents, seconds)
+        limit, asked = min(EXCHANGE_SECONDS, self.sites.policy.round_timeout), time.monotonic()
+        waiting, patience = self._send_step(exchange, kind, contents, limit), self._patience[kind]
         answers: dict[int, Answer] = {}
+        until = asked + limit
         while waiting and time.monotonic() < until:
             began, count = time.monotonic(), len(waiting)
             for received in self.mailbox.receive(waiting, until):
@@ -180,12 +240,17 @@ class SecureSiteEngine(SiteEngine):
                     self._drop(exchange.tasks[client], answer.reason)
                 else:
                     answers[client] = answer
+                    patience.answered(client, time.monotonic() - asked)
+            until = asked + patience.seconds(contents, waiting.values(), limit)
             self.sites.update()
             if len(waiting) == count:
                 pause(began, until)
         for message, client in waiting.items():
             self.mailbox.forget(message)
-            self._drop(exchange.tasks[client], f"it did not reply within {seconds:g} seconds.")
+            patience.gave_up(client)
+            self._drop(
+                exchange.tasks[client], f"it did not reply within {time.monotonic() - asked:.3g} seconds."
+            )
         return dict(sorted(answers.items()))
 
     def _send_step(

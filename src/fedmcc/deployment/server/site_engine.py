@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from fedmcc.deployment.flower.records import (
 from fedmcc.deployment.messages import Hello, SiteTask
 from fedmcc.deployment.server.mailbox import Fault, Letter, Mailbox, Received
 from fedmcc.deployment.server.membership import POLL_SECONDS, Membership
+from fedmcc.deployment.server.patience import Patience
 from fedmcc.federation.engines.base import Engine, Event
 from fedmcc.federation.update_checks import Refused
 from fedmcc.messages import Discarded, StageRound, StateLost, Task, Unsent, Update
@@ -41,11 +43,15 @@ class OverdueTask(NamedTuple):
     """A task that was not answered in its round; its site gets no other task until it expires."""
 
     client: int
+    stage: str
+    asked: float
     expires: float
 
 
 class SiteEngine(Engine):
     """Trains at sites. A client's number is the index of the site's name in the sorted list of all names."""
+
+    fewest = 1  # sites with which it makes sense to begin a round
 
     def __init__(self, sites: Membership, header: TaskHeader, batch_size: int) -> None:
         self.sites, self.header, self.batch_size = sites, header, batch_size
@@ -55,6 +61,8 @@ class SiteEngine(Engine):
         self._samples: dict[int, int] = {}  # images of each client when its last task was sent
         self._overdue: dict[str, OverdueTask] = {}
         self._stopwatch = Stopwatch()
+        self._patience: defaultdict[str, Patience] = defaultdict(Patience)  # by stage, or kind of message
+        self._asked = 0.0  # when the tasks of the round were sent
         self._reasons: dict[str, str] = {}
         self._started_with = len(sites.names)
 
@@ -83,18 +91,22 @@ class SiteEngine(Engine):
         self.last = dict(last)
 
     def run(self, stage: Stage, tasks: Sequence[Task]) -> Iterator[Event]:
-        """Send the tasks to the sites that are connected and idle, and wait for replies until the timeout."""
+        """Send the tasks to the sites that are connected and idle, and wait for their replies.
+
+        In a stage that trains, the server waits a multiple of the time that most sites need.
+        """
         self._current = {task.client: StageRound(task.stage, task.round) for task in tasks}
         self._stopwatch.start()
         self._wait_for_sites(tasks)
         self._stopwatch.sending()
-        until = time.monotonic() + self.sites.policy.round_timeout
+        self._asked = time.monotonic()
         waiting = self._send(stage, tasks)
         sent = {task.client for task in waiting.values()}
         yield from (Unsent(task.client) for task in tasks if task.client not in sent)
         try:
             while waiting:
                 began, count = time.monotonic(), len(waiting)
+                until = self._asked + self._seconds(stage, sent, waiting)
                 yield from self._receive(waiting, until)
                 self.sites.update()
                 if began >= until:
@@ -104,6 +116,14 @@ class SiteEngine(Engine):
         finally:
             self._give_up(waiting)
             self._stopwatch.stop()
+
+    def _seconds(self, stage: Stage, sent: Collection[int], waiting: Mapping[str, Task]) -> float:
+        """How long to wait for these sites; simulated ones are slow, but never lost."""
+        timeout = self.sites.policy.round_timeout
+        if not stage.trained or not self.sites.policy.nodes:
+            return timeout
+        clients = [task.client for task in waiting.values()]
+        return self._patience[stage.name].seconds(sent, clients, timeout)
 
     def commit(self, accepted: Collection[int]) -> None:
         """Make this round the last averaged one of these clients; the next tasks name it as their base."""
@@ -121,7 +141,7 @@ class SiteEngine(Engine):
     def _wait_for_sites(self, tasks: Sequence[Task]) -> None:
         """Wait until enough sites of these tasks are connected and idle, or the waiting time is over."""
         policy = self.sites.policy
-        until, enough = time.monotonic() + policy.wait, min(policy.min_sites, len(tasks))
+        until, enough = time.monotonic() + policy.wait, min(max(policy.min_sites, self.fewest), len(tasks))
         while True:
             self.sites.update()
             self._discard_late_replies()
@@ -183,6 +203,7 @@ class SiteEngine(Engine):
         answer = _unpack(received, task.client)
         if isinstance(answer, Reply):
             self._stopwatch.answered(answer.seconds)
+            self._patience[task.stage].answered(task.client, time.monotonic() - self._asked)
             if answer.update.samples != self.samples(task.client):  # its next hello has the new number
                 self.sites.remove(self.sites.names[task.client], "changed its images")
             return answer.update
@@ -197,17 +218,19 @@ class SiteEngine(Engine):
         return None
 
     def _give_up(self, waiting: Mapping[str, Task]) -> None:
-        timeout = self.sites.policy.round_timeout
-        expires = time.monotonic() + (TASK_TIMEOUTS - 1) * timeout
+        expires = self._asked + TASK_TIMEOUTS * self.sites.policy.round_timeout
+        seconds = time.monotonic() - self._asked
         for sent, task in waiting.items():
-            self._overdue[sent] = OverdueTask(task.client, expires)
+            self._overdue[sent] = OverdueTask(task.client, task.stage, self._asked, expires)
             self.mailbox.mark_overdue(sent)
-            self._drop(task, f"it did not reply within {timeout:g} seconds.")
+            self._patience[task.stage].gave_up(task.client)
+            self._drop(task, f"it did not reply within {seconds:.3g} seconds.")
 
     def _discard_late_replies(self) -> None:
         """Discard replies to overdue tasks, and make their sites available for new tasks."""
         for received in self.mailbox.receive(self._overdue):
-            del self._overdue[received.sent]
+            overdue = self._overdue.pop(received.sent)
+            self._patience[overdue.stage].answered(overdue.client, time.monotonic() - overdue.asked)
         for sent, overdue in list(self._overdue.items()):
             if time.monotonic() > overdue.expires:
                 self.mailbox.forget(sent)

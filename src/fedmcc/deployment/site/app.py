@@ -99,14 +99,27 @@ def shares(message: Message, context: Context) -> Message:
     return _reply(message, context, work)
 
 
+@client_app.query("confirm")
+def confirm(message: Message, context: Context) -> Message:
+    """Sign the list of sites whose masked vectors the server has received."""
+
+    def work(site: SiteWorker, order: Order | None) -> RecordDict:
+        attempt, content = _attempt(message, order)
+        received = [int(client) for client in content]
+        answer = site.masked_round(attempt.run).confirm(attempt, received, _expires(message, order))
+        return masking_records.pack_confirmation(answer)
+
+    return _reply(message, context, work)
+
+
 @client_app.query("reveal")
 def reveal(message: Message, context: Context) -> Message:
     """Reveal the shares that unmask the sum of an attempt."""
 
     def work(site: SiteWorker, order: Order | None) -> RecordDict:
         attempt, content = _attempt(message, order)
-        received = [int(client) for client in content]
-        answer = site.masked_round(attempt.run).reveal(attempt, received, _expires(message, order))
+        signatures = masking_records.read_sealed(content)
+        answer = site.masked_round(attempt.run).reveal(attempt, signatures, _expires(message, order))
         return masking_records.pack_revealed(answer)
 
     return _reply(message, context, work)

@@ -70,7 +70,9 @@ def resolve_recipe(data: Path, recipe: Path | None, encoder: Path | None = None)
         general=replace(loaded.general, clusters=loaded.general.clusters or DEFAULT_CLUSTERS),
         data=site_files(loaded.data, data.resolve(), size),
         partition=PartitionOptions(),
-        federation=replace(loaded.federation, fraction=1.0, count=None, only=None, minimum=1),
+        federation=replace(
+            loaded.federation, fraction=1.0, count=None, only=None, minimum=None, secure_aggregation=False
+        ),
         evaluation=replace(loaded.evaluation, split=None),
         engine=EmbeddedOptions(),
     )

@@ -1,12 +1,15 @@
 """What a site keeps on its disk between the rounds of a run, and the errors that it reports to the server."""
 
+import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from secrets import token_bytes
 
+from fedmcc.deployment.setup.layout import PRIVATE_MODE
 from fedmcc.errors import InputError
 from fedmcc.messages import StageRound
 from fedmcc.numerics.state_dicts import State
@@ -81,8 +84,41 @@ class SiteMemory:
                 path.unlink(missing_ok=True)
 
     def delete(self) -> None:
-        """Delete all states of the run."""
+        """Delete all states of the run, but not what it has revealed."""
         shutil.rmtree(self.folder)
+
+    def require_unrevealed(self, place: StageRound, names: Collection[str]) -> None:
+        """Raise RefusalError if this site has revealed shares for a sum of other sites in this round."""
+        if self._revealed().get(place.stage, {}).get(str(place.round), _members(names)) != _members(names):
+            raise RefusalError(
+                f"The site has revealed shares for {place.stage}, round {place.round}, with other sites: "
+                "the difference of two sums would show single updates."
+            )
+
+    def mark_revealed(self, place: StageRound, names: Collection[str]) -> None:
+        """Store for ever that this site reveals shares for the sum of these sites in this round."""
+        revealed = self._revealed()
+        revealed.setdefault(place.stage, {})[str(place.round)] = _members(names)
+        write_atomically(self._revealed_file, json.dumps(revealed), PRIVATE_MODE)
+
+    def _revealed(self) -> dict[str, dict[str, str]]:
+        """A hash of the members of every sum for which this site has revealed shares, by stage and round."""
+        try:
+            revealed: dict[str, dict[str, str]] = json.loads(self._revealed_file.read_text())
+        except FileNotFoundError:
+            return {}
+        except ValueError:
+            raise RefusalError("The file of revealed rounds is damaged: the site needs a new run.") from None
+        return revealed
+
+    @property
+    def _revealed_file(self) -> Path:
+        # Beside the folder of the run: whoever controls the server can have that one deleted.
+        return self.folder.with_name(f"{self.folder.name}.revealed.json")
 
     def _file(self, after: StageRound) -> Path:
         return self.folder / f"{after.stage}-{after.round:06}.safetensors"
+
+
+def _members(names: Collection[str]) -> str:
+    return sha256(json.dumps(sorted(set(names))).encode()).hexdigest()

@@ -2,11 +2,11 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
-from fedmcc.deployment.flower.signatures import are_signed_keys, sign_keys
+from fedmcc.deployment.flower.signatures import are_signed_keys, sign_keys, sign_survivors
 from fedmcc.deployment.messages import Peer
 from fedmcc.deployment.setup.certificates import load_site_key
 from fedmcc.deployment.setup.layout import PRIVATE_MODE, SiteFolder
@@ -30,6 +30,10 @@ class PeerBook:
     def sign(self, context: bytes, name: str, keys: PublicKeys) -> bytes:
         """The signature of this site under its public keys of an attempt."""
         return sign_keys(context, name, keys, load_site_key(self.folder.key))
+
+    def confirm(self, context: bytes, name: str, received: Collection[int]) -> bytes:
+        """The signature of this site under the list of clients whose vectors are in a sum."""
+        return sign_survivors(context, name, received, load_site_key(self.folder.key))
 
     def check(self, context: bytes, peers: Mapping[int, Peer]) -> None:
         """Raise RefusalError unless each site signed its keys with the registered key that it always had."""

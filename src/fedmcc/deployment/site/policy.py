@@ -61,7 +61,7 @@ class SitePolicy:
         return ""
 
     def _participants(self, config: Config) -> str:
-        minimum = config.federation.minimum
+        minimum = config.federation.fewest
         if self.min_participants is None or minimum >= self.min_participants:
             return ""
         return (

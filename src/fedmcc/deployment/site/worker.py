@@ -22,6 +22,7 @@ from fedmcc.deployment.site.peers import PeerBook
 from fedmcc.deployment.site.policy import SitePolicy
 from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
+from fedmcc.federation.policy import SECURE_MINIMUM
 from fedmcc.messages import StageRound, Task, Update
 from fedmcc.methods.base import Stage
 from fedmcc.networks import in_files, native_size
@@ -108,8 +109,8 @@ class SiteWorker:
         if not run.isalnum():
             raise RefusalError("The message has an invalid run.")
         recipe = self.ledger.recipe(run) if self.ledger else None
-        minimum = parse_text(recipe).federation.minimum if recipe else 1
-        minimum = max(minimum, self.policy.min_participants or 1)
+        fewest = parse_text(recipe).federation.fewest if recipe else SECURE_MINIMUM
+        minimum = 1 if self.simulated else max(fewest, self.policy.min_participants or 1)
         return MaskedRound(SiteMemory(self.folder / run), self.name, minimum, self.peers)
 
     def _check_policy(self, config: Config) -> None:

@@ -9,14 +9,14 @@ from fedmcc.errors import InputError
 from fedmcc.federation.client import Client
 from fedmcc.federation.engines.client_states import ClientStates
 from fedmcc.federation.update_checks import Refused
-from fedmcc.messages import Discarded, StageRound, StateLost, Task, Unsent, Update
+from fedmcc.messages import Discarded, StageRound, StateLost, Task, Unmasked, Unsent, Update
 from fedmcc.methods.base import Stage
 from fedmcc.numerics.state_dicts import State
 from fedmcc.training.loop import Step
 
 log = logging.getLogger(__name__)
 
-Outcome = Update | Refused | StateLost | Unsent | Discarded
+Outcome = Update | Refused | StateLost | Unsent | Discarded | Unmasked
 Event = Step | Outcome
 
 

@@ -10,7 +10,7 @@ from fedmcc.federation.secure_aggregation.collector import Collector
 from fedmcc.federation.secure_aggregation.errors import ProtocolError
 from fedmcc.federation.secure_aggregation.participant import Participant
 from fedmcc.federation.secure_aggregation.vectors import Weighting, layout_of
-from fedmcc.messages import Discarded, StageRound, Task, Update
+from fedmcc.messages import Discarded, StageRound, Task, Unmasked, Update
 from fedmcc.methods.base import Stage
 from fedmcc.numerics.state_dicts import State, select
 
@@ -18,12 +18,12 @@ from fedmcc.numerics.state_dicts import State, select
 class SecureEngine(Engine):
     """An engine whose updates all have their average as weights, which is then also the server's mean.
 
-    With `equal`, all clients have the same weight, as clipped updates have. Integers are left as they are,
-    and so are stages with statistics that cannot be added up, if the recipe allows them.
+    With `clip`, all clients have the same weight. Integers are left as they are, and so are stages with
+    statistics that cannot be added up, if the recipe allows them.
     """
 
-    def __init__(self, inner: Engine, equal: bool) -> None:
-        self.inner, self.equal = inner, equal
+    def __init__(self, inner: Engine, clip: float | None) -> None:
+        self.inner, self.clip = inner, clip
 
     @property
     def members(self) -> list[int]:
@@ -78,7 +78,7 @@ class SecureEngine(Engine):
         self.inner.close()
 
     def _weighting(self, tasks: Sequence[Task]) -> Weighting:
-        return Weighting({task.client: self.inner.samples(task.client) or 1 for task in tasks}, self.equal)
+        return Weighting({task.client: self.inner.samples(task.client) or 1 for task in tasks}, self.clip)
 
 
 class Exchange:
@@ -100,6 +100,7 @@ class Exchange:
             for update in updates:
                 log_dropout(self.tasks[update.client], str(error))
             return
+        yield Unmasked()
         for update in updates:
             if update.client in collector.received:
                 yield average.replace_in(update)
@@ -116,6 +117,8 @@ class Exchange:
         for update in updates:
             self._add(collector, update)
         received = collector.close()
+        for client in received:
+            self.people[client].confirm(received)
         for client in received:
             revealed = self.people[client].reveal(received)
             collector.add_revealed(client, revealed)

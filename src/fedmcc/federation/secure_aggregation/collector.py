@@ -14,13 +14,9 @@ from fedmcc.federation.secure_aggregation.participant import (
     Revealed,
     Shares,
     commitment,
+    quorum,
     seed_of_pair,
 )
-
-
-def majority(participants: int) -> int:
-    """The smallest number of participants that is more than half of them."""
-    return participants // 2 + 1
 
 
 class Collector:
@@ -28,7 +24,7 @@ class Collector:
 
     def __init__(self, context: bytes, everyone: Mapping[int, PublicKeys], length: int) -> None:
         self.context, self.keys = context, dict(everyone)
-        self.threshold = majority(len(self.keys))
+        self.threshold = quorum(len(self.keys))
         self.received: set[int] = set()  # those whose masked vectors are in the sum
         self._closed = False
         self._shares: dict[int, Shares] = {}

@@ -46,6 +46,15 @@ class Revealed(NamedTuple):
         return sum(map(len, [*self.pair.values(), *self.own.values()]))
 
 
+def quorum(participants: int) -> int:
+    """The smallest number of participants that is more than two thirds of them.
+
+    If so many must confirm the list of received vectors, a server can have two different lists confirmed only
+    with more than a third of the participants on its side.
+    """
+    return 2 * participants // 3 + 1
+
+
 def commitment(context: bytes, kind: str, secret: bytes, owner: int, holder: int = -1) -> bytes:
     """A hash that reveals nothing about a random secret and binds its owner to it."""
     return sha256(b"\0".join((b"commitment", context, f"{kind} {owner} {holder}".encode(), secret))).digest()
@@ -67,6 +76,7 @@ class Participant:
         self._keys: dict[int, PublicKeys] = {}
         self._sealed: dict[int, bytes] = {}
         self._threshold = 0
+        self.survivors: list[int] = []  # whose vectors were received, once this participant has confirmed it
         self._masked = self._revealed = False
 
     def dump(self) -> str:
@@ -79,7 +89,7 @@ class Participant:
                 "private": [self._sealing.private.hex(), self._masking.private.hex(), self._seed.hex()],
                 "keys": keys_,
                 "sealed": {str(client): each.hex() for client, each in self._sealed.items()},
-                "progress": [self._threshold, self._masked, self._revealed],
+                "progress": [self._threshold, self.survivors, self._masked, self._revealed],
             }
         )
 
@@ -95,7 +105,7 @@ class Participant:
             int(client): PublicKeys(*map(bytes.fromhex, pair)) for client, pair in table["keys"].items()
         }
         loaded._sealed = {int(client): bytes.fromhex(each) for client, each in table["sealed"].items()}
-        loaded._threshold, loaded._masked, loaded._revealed = table["progress"]
+        loaded._threshold, loaded.survivors, loaded._masked, loaded._revealed = table["progress"]
         return loaded
 
     @property
@@ -104,10 +114,7 @@ class Participant:
         return PublicKeys(self._sealing.public, self._masking.public)
 
     def share(self, everyone: Mapping[int, PublicKeys], threshold: int) -> Shares:
-        """Share the two secrets among all participants, of which `threshold` can recover one of them.
-
-        More than half of them are needed, or a server could learn both secrets from different halves.
-        """
+        """Share the two secrets among all participants, of which `threshold` can recover one of them."""
         self._check_keys(everyone, threshold)
         self._keys, self._threshold = dict(everyone), threshold
         pair = shamir.split(self._masking.private, threshold, everyone)
@@ -144,15 +151,30 @@ class Participant:
             (add_mask if self.index < other else subtract_mask)(masked, seed)
         return masked
 
-    def reveal(self, received: Collection[int]) -> Revealed:
-        """The shares that unmask the sum of the received vectors, once; never both shares of one owner."""
-        if self._revealed or not self._masked:
-            raise ProtocolError("A participant reveals its shares once, after it has sent its vector.")
-        survivors = set(received)
-        if not survivors <= self._sealed.keys() or self.index not in survivors:
+    def confirm(self, received: Collection[int]) -> None:
+        """Accept the list of received vectors, before its owner signs it; no other list is accepted later."""
+        survivors = sorted(set(received))
+        if not self._masked or self.survivors not in ([], survivors):
+            raise ProtocolError("A participant confirms one list of vectors, after it has sent its own.")
+        if not set(survivors) <= self._sealed.keys() or self.index not in survivors:
             raise ProtocolError("The server names participants that do not take part.")
         if len(survivors) < self._threshold:
             raise ProtocolError(f"{len(survivors)} vectors were received, but {self._threshold} are needed.")
+        self.survivors = survivors
+
+    def reveal(self, confirming: Collection[int]) -> Revealed:
+        """The shares that unmask the sum of the confirmed list, once; never both shares of one owner.
+
+        `confirming` are the participants whose signatures under the same list were checked.
+        """
+        if self._revealed or not self.survivors:
+            raise ProtocolError("A participant reveals its shares once, after it has confirmed the list.")
+        survivors, signed = set(self.survivors), set(confirming)
+        if len(signed & survivors) < self._threshold:
+            raise ProtocolError(
+                f"{len(signed & survivors)} participants have confirmed the list of received vectors, "
+                f"but {self._threshold} are needed."
+            )
         self._revealed = True
         opened = {owner: share for owner in self._sealed if (share := self._open(owner)) is not None}
         return Revealed(
@@ -167,9 +189,10 @@ class Participant:
             raise ProtocolError("The server has changed a public key.")
         if len({key for pair in everyone.values() for key in pair}) != 2 * len(everyone):
             raise ProtocolError("Two participants have the same public key.")
-        if not len(everyone) / 2 < threshold <= len(everyone) or len(everyone) < 2:
+        if not quorum(len(everyone)) <= threshold <= len(everyone) or len(everyone) < 2:
             raise ProtocolError(
-                f"{threshold} of {len(everyone)} participants could unmask a vector: more than half must."
+                f"{threshold} of {len(everyone)} participants could unmask a vector: "
+                "more than two thirds must be needed."
             )
 
     def _open(self, owner: int) -> tuple[bytes, bytes] | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
@@ -12,23 +13,35 @@ from fedmcc.federation.public_average import PublicAverage
 from fedmcc.federation.secure_aggregation.errors import ProtocolError
 from fedmcc.federation.secure_aggregation.masks import Integers
 from fedmcc.federation.secure_aggregation.quantise import (
+    LIMIT,
     Reals,
     decode,
     decode_finely,
     encode,
     encode_finely,
 )
-from fedmcc.messages import Update
+from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Stage
 from fedmcc.methods.extras import Additive
 from fedmcc.numerics.state_dicts import State, select
+from fedmcc.storage.safetensor_files import encoded_chunks
 
 
 class Weighting(NamedTuple):
-    """The images of all drawn clients, and whether clients count equally and not by their images."""
+    """The images of all drawn clients; clipped ones count equally, and not by their images."""
 
     images: Mapping[int, int]
-    equal: bool
+    clip: float | None = None  # privacy.clip
+
+    @property
+    def equal(self) -> bool:
+        """Whether clients count equally."""
+        return self.clip is not None
+
+    @property
+    def unit(self) -> float:
+        """By how much changes are divided: no integer then stands for a change much beyond the clip."""
+        return 1.0 if self.clip is None else self.clip / LIMIT
 
     @property
     def total(self) -> int:
@@ -67,7 +80,8 @@ class Layout:
         of_sums = share / update.samples if self.weighting.equal else 1 / self.weighting.total
         factors = {name: of_sums if extra.is_sum else share for name, extra in self._sorted}
         statistics = [factors[name] * _flat(update.extras[name]) for name, _ in self._sorted]
-        return np.concatenate([encode(share * _joined(changes)), encode_finely(_joined(statistics))])
+        scaled = share * _joined(changes) / self.weighting.unit
+        return np.concatenate([encode(scaled), encode_finely(_joined(statistics))])
 
     def decode(self, total: Integers, received: Collection[int]) -> PublicAverage:
         """The average over the clients whose vectors are in the sum."""
@@ -80,7 +94,8 @@ class Layout:
             for (name, extra), part in zip(self._sorted, parts, strict=True)
         }
         sums = frozenset(name for name, extra in self._sorted if extra.is_sum)
-        return PublicAverage(_moved(self.sent, decode(total[:length]) / share), extras, sums)
+        change = decode(total[:length]) * self.weighting.unit / share
+        return PublicAverage(_moved(self.sent, change), extras, sums)
 
     @property
     def _sorted(self) -> list[tuple[str, Additive]]:
@@ -100,6 +115,18 @@ def layout_of(stage: Stage, weights: State, weighting: Weighting) -> Layout:
         raise ProtocolError(f"In the stage {stage.name} clients send statistics that cannot be added up.")
     sent = {name: value for name, value in sorted(shared.items()) if value.is_floating_point()}
     return Layout(sent, extras, weighting)
+
+
+def hash_of_sent(stage: Stage, task: Task) -> str:
+    """SHA-256 of what all clients of a round must be sent alike: the shared weights and the extras.
+
+    Clients that learn nothing from another model that they are sent would leave one update alone in the sum.
+    """
+    digest = sha256()
+    for state in (select(task.weights, stage.shared), task.extras):
+        for chunk in encoded_chunks(state):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _flat(value: Tensor) -> Reals:
