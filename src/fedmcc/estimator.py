@@ -149,13 +149,15 @@ class DeepClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
         self.cluster_centers_ = mean_features(extracted.features, self.labels_, self.n_clusters_)
         return self
 
-    def predict(self, X: ImagesLike) -> np.ndarray:  # noqa: N803
+    def predict(self, X: ImagesLike, groups: Any = None) -> np.ndarray:  # noqa: N803
         """Assign images to the learned clusters.
 
         Parameters
         ----------
         X
             Images as in `fit`, with the same number of channels.
+        groups
+            Owner of each image: its images are assigned given their mixture of clusters. None: unknown.
 
         Returns
         -------
@@ -163,7 +165,7 @@ class DeepClustering(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
             Cluster of each image.
         """
         fitted = self._trained()
-        return fitted.clusters(fitted.extract(X))
+        return fitted.clusters(fitted.extract(X, groups))
 
     def transform(self, X: ImagesLike) -> np.ndarray:  # noqa: N803
         """Compute the features of images.

@@ -21,6 +21,8 @@ def predict(
     json: Annotated[
         bool, typer.Option("--json", help="JSON lines [by the name: .csv, .jsonl or .parquet].")
     ] = False,
+    clusters: Annotated[int | None, typer.Option(help="Another number of clusters than the run has.")] = None,
+    site: Annotated[str | None, typer.Option(help="The client of the run that owns the images.")] = None,
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
@@ -38,7 +40,7 @@ def predict(
     if out is not None and out.resolve() in {path.resolve() for path in directory.load_run(run).tables}:
         raise InputError(f"{out} is the table of the run itself: give --out another name.")
     skipped: dict[str, str] = {}
-    predictor = predict.Predictor.load(directory.load_run(run))
+    predictor = predict.Predictor.load(directory.load_run(run), clusters, site)
     as_json = json or suffix in JSON_LINES
     lines = predictor.lines(images, "jsonl" if as_json else "csv", skipped)
     if out is None:

@@ -15,6 +15,9 @@ def report(
     images: Annotated[
         bool, typer.Option("--images/--no-images", help="Include images in the report.")
     ] = True,
+    clusters: Annotated[
+        int | None, typer.Option(help="Give the run another number of clusters, without training.")
+    ] = None,
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
@@ -28,6 +31,12 @@ def report(
 
     if out is not None and out.suffix.lower() != ".html":
         raise InputError(f"{out} is not an HTML file: give --out a name that ends in .html.")
+    if clusters is not None:
+        from fedmcc.runs.corrections import set_clusters
+        from fedmcc.runs.directory import load_run
+
+        for run in runs:
+            set_clusters(load_run(run), clusters, force)
     output.say(f"Wrote {write_report(runs, out, images, force=force)}.")
 
 

@@ -68,6 +68,17 @@ def assign(
         return torch.cat([project(batch).float().cpu() for batch in batches]).numpy()
 
 
+def at_owner(
+    branch: Branch, features: Float32[np.ndarray, "n d"], mixture: Tensor | None = None
+) -> Float32[np.ndarray, "n k"]:
+    """Soft assignments of images of one client with this mixture of clusters; None: that of these images."""
+    head = branch.cluster_projector
+    assert isinstance(head, Prototypes)
+    with eval_mode(head), torch.inference_mode():
+        own = torch.from_numpy(features).to(device_of(branch))
+        return head.at_owner(own, mixture).float().cpu().numpy()
+
+
 def at_owners(
     branch: Branch, features: Float32[np.ndarray, "n d"], owners: Int[np.ndarray, " n"]
 ) -> Float32[np.ndarray, "n k"] | None:
@@ -77,10 +88,8 @@ def at_owners(
         return None
     soft = assign(branch, features)
     assert soft is not None
-    with eval_mode(head), torch.inference_mode():
-        for owner in np.unique(owners[owners >= 0]):
-            own = torch.from_numpy(features[owners == owner]).to(device_of(branch))
-            soft[owners == owner] = head.at_owner(own).float().cpu().numpy()
+    for owner in np.unique(owners[owners >= 0]):
+        soft[owners == owner] = at_owner(branch, features[owners == owner])
     return soft
 
 

@@ -6,19 +6,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import nn
 
 from fedmcc.data.base import Images, ImageSet
 from fedmcc.evaluation.assignments import Assignment, Soft
 from fedmcc.evaluation.calibration import fit_temperature, temper
 from fedmcc.evaluation.clustering import ClusterScores, cluster_sizes, score
-from fedmcc.evaluation.features import EncoderCache, Extracted, assign, encode
+from fedmcc.evaluation.features import EncoderCache, Extracted, assign, at_owners, encode
 from fedmcc.evaluation.kmeans import Assigned, images_at_once, kmeans, raw_kmeans
 from fedmcc.evaluation.knn import WeightedKNN
 from fedmcc.evaluation.label_free import BETTER_VIEWS, collapse_warning, sample_rows, score_without_labels
 from fedmcc.evaluation.options import KNN_QUERIES, Evaluation
 from fedmcc.networks.frozen import FrozenEncoder
 from fedmcc.networks.momentum import Branch
+from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics.kmeans import unit_rows
 from fedmcc.numerics.neighbours import nearest
 from fedmcc.numerics.randomness import generator
@@ -41,13 +43,20 @@ class Scorer:
     options: Evaluation
     edit: Edit | None = None  # applies the corrections of the user to soft assignments
     merged: int = 0  # clusters that the user merged into others: they are empty on purpose
+    owners: Int[np.ndarray, " n"] | None = None  # the client of each image, -1 for none; None: one or unknown
     remedy: str = BETTER_VIEWS  # what the user can change if the clusters have collapsed
     cache: EncoderCache = field(init=False, default_factory=EncoderCache)  # for these images only
 
-    def extract(self, branch: Branch, edited: bool = True) -> Extracted:
-        """Features and assignments of all images, without augmentation, with the edits of the user."""
+    def extract(self, branch: Branch, edited: bool = True, owned: bool = True) -> Extracted:
+        """Features and assignments of all images, without augmentation, with the edits of the user.
+
+        Images are assigned as at their client, where it is known and the head can use it, unless `owned` is
+        false.
+        """
         features = self.cache.get(branch.encoder, "features", lambda: self._encode(branch.encoder))
-        assignments = assign(branch, features, self.options.batch_size)
+        assignments = at_owners(branch, features, self.owners) if owned and self.owners is not None else None
+        if assignments is None:
+            assignments = assign(branch, features, self.options.batch_size)
         if assignments is None or self.edit is None or not edited:
             return Extracted(features, assignments)
         return Extracted(features, self.edit(assignments, features))
@@ -57,7 +66,7 @@ class Scorer:
 
         Pass `with_head=False` until a stage has trained the cluster head.
         """
-        extracted = self.extract(branch)
+        extracted = self.extract(branch, owned=False)
         if not with_head:
             extracted = extracted._replace(assignments=None)
         scores = self._without_labels(branch, extracted)
@@ -78,7 +87,7 @@ class Scorer:
         }
         assigned = self.assign(extracted, branch).clusters
         if extracted.assignments is not None:
-            scores["head"] = self._fields(lambda: assigned)
+            scores |= self._of_head(branch, assigned)
         return self._sample_sizes(count) | {
             "images": len(images),
             "split": images.split,
@@ -89,6 +98,20 @@ class Scorer:
             "sizes": cluster_sizes(assigned, count).tolist(),
             "warning": collapse_warning(extracted.features, assigned, count, self.merged, self.remedy),
         }
+
+    def _of_head(self, branch: Branch, assigned: Assigned) -> dict[str, dict[str, float]]:
+        """Scores of the head: with unknown owner, at the images' own clients, and of images of no client."""
+        if self.owners is None:
+            return {"head": self._fields(lambda: assigned)}
+        soft = self.extract(branch, owned=False).assignments
+        assert soft is not None  # there is a head
+        unknown, held = soft.argmax(axis=1), self.owners >= 0
+        scores = {"head": self._fields(lambda: unknown, rows=held)}
+        if isinstance(branch.cluster_projector, Prototypes):
+            scores["own"] = self._fields(lambda: assigned, rows=held)
+        if not held.all():
+            scores["further"] = self._fields(lambda: unknown, rows=~held)
+        return scores
 
     def count(self, extracted: Extracted) -> int:
         """The number of clusters: that of the head, if there is one, which may be smaller than the stated."""
@@ -175,10 +198,12 @@ class Scorer:
         count = len(self.images)
         return np.linspace(0, count - 1, min(MAX_ALIGNED_IMAGES, count)).round().astype(int)
 
-    def _fields(self, assign: Callable[[], Assigned], prefix: str = "") -> dict[str, float]:
+    def _fields(
+        self, assign: Callable[[], Assigned], prefix: str = "", rows: Any = slice(None)
+    ) -> dict[str, float]:
         """The scores of a clustering against the labels; without labels it is not computed."""
-        labels = self.images.labels
+        labels = None if self.images.labels is None else self.images.labels[rows]
         if labels is None or not (labels >= 0).any():
             return {}
-        scores: ClusterScores | None = score(labels, assign())
+        scores: ClusterScores | None = score(labels, assign()[rows])
         return {} if scores is None else {f"{prefix}{key}": value for key, value in scores._asdict().items()}

@@ -35,12 +35,14 @@ class Prototypes(nn.Module):
     def forward(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
         return self.assign_to_prototypes(features) @ self.groups[:, : self.in_use]
 
-    def at_owner(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
-        """Soft assignments of all images of one owner, given the mixture of clusters that they show."""
+    def at_owner(
+        self, features: Float[Tensor, "n d"], mixture: Float[Tensor, " k"] | None = None
+    ) -> Float[Tensor, "n k"]:
+        """Soft assignments of images of one owner with this mixture of clusters; None: that of the images."""
         p = self.assign_to_prototypes(features)
         groups, marginal = self.groups[:, : self.in_use], self.marginal[: self.in_use]
-        mixture = OWN * (p @ groups).mean(dim=0) + (1 - OWN) * marginal
-        return p @ F.normalize(groups * (mixture / marginal.clamp_min(1e-12)), p=1, dim=1)
+        own = OWN * ((p @ groups).mean(dim=0) if mixture is None else mixture) + (1 - OWN) * marginal
+        return p @ F.normalize(groups * (own / marginal.clamp_min(1e-12)), p=1, dim=1)
 
     @property
     def in_use(self) -> int:

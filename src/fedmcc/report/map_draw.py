@@ -44,9 +44,12 @@ def _modes(facts: Facts, assignments: Assignments, clusters: Sequence[Cluster], 
     partition = facts.partition
     if partition is None or not facts.scores_training_images or len(partition.clients) < 2:
         return
-    owners = partition.owners()
-    if len(owners) == len(assignments):
-        yield _mode("client", list(partition.clients), palette(len(partition.clients)), owners[rows])
+    names, count = list(partition.clients), len(assignments)
+    if max((int(own.max()) for own in partition.rows if len(own)), default=0) < count:
+        owners = partition.owners(count)[rows]
+        further = ["no client"] if (owners == len(names)).any() else []
+        colours = [*palette(len(names)), *[UNLABELLED_COLOUR for _ in further]]
+        yield _mode("client", names + further, colours, owners)
 
 
 def _mode(key: str, names: list[str], colours: list[str], groups: Rows) -> Mode:

@@ -44,9 +44,9 @@ class Partition:
     classes: tuple[str, ...] = ()
     holdings: Int64[np.ndarray, "clients classes"] | None = None  # images per client and class
 
-    def owners(self) -> Int64[np.ndarray, " n"]:
-        """The client that holds each training image."""
-        owners = np.zeros(sum(map(len, self.rows)), dtype=np.int64)
+    def owners(self, images: int) -> Int64[np.ndarray, " n"]:
+        """The client that holds each image; an image of no client has the number of clients."""
+        owners = np.full(images, len(self.rows), dtype=np.int64)
         for client, rows in enumerate(self.rows):
             owners[rows] = client
         return owners

@@ -42,6 +42,10 @@ def score_tiles(facts: Facts) -> list[Tile]:
     if not scores.get(main):
         return _label_free(facts.scores.get("label_free", {}))
     tiles = [_tile(key.upper(), scores[main][key], MEANINGS[key]) for key in MEANINGS]
+    if scores.get("own"):
+        tiles.append(_tile("at its client", scores["own"]["acc"], "ACC if the owner of an image is known"))
+    if scores.get("further"):
+        tiles.append(_tile("further images", scores["further"]["acc"], "ACC of images that no client has"))
     if main == "head" and scores.get("features"):
         tiles.append(_tile("k-means on features", scores["features"]["acc"], "ACC without the cluster head"))
     if scores.get("pixels"):

@@ -27,6 +27,7 @@ from fedmcc.networks.momentum import Network
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics.randomness import derive, generator
 from fedmcc.runs.checkpoints import load_network, load_shapes
+from fedmcc.runs.cluster_choice import apply_cut
 from fedmcc.runs.clusters import load_edits
 from fedmcc.runs.directory import Run
 from fedmcc.runs.resolve import (
@@ -39,7 +40,7 @@ from fedmcc.runs.resolve import (
     with_statistics,
     without_first_weights,
 )
-from fedmcc.runs.scoring import make_scorer, scored_images, scorer_of
+from fedmcc.runs.scoring import make_scorer, owners, scored_images, scorer_of
 from fedmcc.training.batches import BatchSource, LazyBatch
 from fedmcc.training.chunk_size import largest_chunk
 from fedmcc.training.chunked import CHUNKED_BATCHNORM, normalises_by_chunk
@@ -96,7 +97,10 @@ class Trained:
 
 
 def reopen(run: Run, checkpoint: Path | None = None) -> Trained:
-    """Load the final network of a run, or one of its checkpoints, and the images that it is scored on."""
+    """Load the final network of a run, or one of its checkpoints, and the images that it is scored on.
+
+    The network has the number of clusters that was set with `fedmcc report --clusters`, if any was.
+    """
     # A network trained on one device can be scored on any other.
     config = without_first_weights(load(run.config_file, ["device=auto"]))
     path = checkpoint or run.model_file
@@ -109,10 +113,13 @@ def reopen(run: Run, checkpoint: Path | None = None) -> Trained:
     set_up_torch(config.general.thread_count)
     net = build_network(config, images.images.shape[1])
     load_network(net, path)
+    apply_cut(net, run)
     if isinstance(head := net.online.cluster_projector, Prototypes):  # it may have chosen their number
         config = replace(config, general=replace(config.general, clusters=head.in_use))
     edits = load_edits(run)
     scorer = replace(make_scorer(config, images), edit=edits.apply, merged=len(edits.merged))
+    if config.evaluation.split is None:
+        scorer = replace(scorer, owners=owners(share_out(config, images), len(images)))
     return Trained(config, net, scorer)
 
 
@@ -142,7 +149,7 @@ def assemble(config: Config, images: ImageSet) -> Experiment:
         from fedmcc.federation.engines.secure import SecureEngine
 
         engine = SecureEngine(engine, config.privacy.clip)
-    return Experiment(config, images, shards, scorer_of(config, images), net, engine)
+    return Experiment(config, images, shards, scorer_of(config, images, shards), net, engine)
 
 
 def _normalises_by_chunk(config: Config, net: Network) -> bool:

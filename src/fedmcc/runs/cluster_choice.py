@@ -1,9 +1,14 @@
 """The hierarchy of clusters of a run: how their number was chosen, and other numbers of clusters."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from fedmcc.config import Config
-from fedmcc.errors import InputError
+from fedmcc.errors import InputError, unknown
 from fedmcc.methods.choosing import chooses
 from fedmcc.methods.informative import CHEAP, HIERARCHY, head_of
 from fedmcc.networks.momentum import Network
@@ -14,6 +19,8 @@ from fedmcc.runs.directory import Run
 
 FILE = "cluster-number.json"
 HIERARCHY_FILE = "hierarchy.safetensors"
+MIXTURES_FILE = "mixtures.json"
+CUT_FILE = "clusters-set.json"  # of `fedmcc report --clusters`
 
 
 def record_choice(run: Run, extras: State, chosen: int | None) -> None:
@@ -47,6 +54,30 @@ def sentences(run: Run) -> list[str]:
     more = f"the last merge lost {costs[chosen + 1]:.3f}" if chosen + 1 in costs else ""
     reasons = "; ".join(reason for reason in (fewer, more) if reason)
     return [f"Chosen number of clusters: {chosen} ({reasons}; a merge that loses less than {CHEAP} joins)."]
+
+
+def apply_cut(net: Network, run: Run) -> None:
+    """Give the network the number of clusters that was set for the run, if any was."""
+    if clusters := run.read_json(CUT_FILE).get("clusters"):
+        recut(net, run, int(clusters))
+
+
+def record_mixtures(run: Run, names: Sequence[str], owners: np.ndarray, soft: np.ndarray) -> None:
+    """Write the mixture of clusters of each client, for `predict --site`."""
+    means = {name: soft[owners == client].mean(axis=0).tolist() for client, name in enumerate(names)}
+    run.write_json(MIXTURES_FILE, means)
+
+
+def mixture_of(run: Run, net: Network, site: str) -> Tensor:
+    """The mixture of clusters of a client of a run."""
+    mixtures = run.read_json(MIXTURES_FILE)
+    if site not in mixtures:
+        raise unknown(f"site of {run.path}", site, mixtures)
+    mixture = torch.tensor(mixtures[site])
+    head = net.online.cluster_projector
+    if not isinstance(head, Prototypes) or len(mixture) != head.in_use:
+        raise InputError("--site needs the number of clusters that the run has: leave out --clusters.")
+    return mixture.to(head.groups)
 
 
 def recut(net: Network, run: Run, clusters: int) -> None:

@@ -6,9 +6,11 @@ from dataclasses import replace
 import numpy as np
 
 from fedmcc.errors import InputError
+from fedmcc.evaluation.geometry import fit_geometry
 from fedmcc.evaluation.splitting import split_rows
 from fedmcc.runs.build import reopen
-from fedmcc.runs.clusters import Edits, load_edits, require_cluster, save_edits
+from fedmcc.runs.cluster_choice import CUT_FILE, recut
+from fedmcc.runs.clusters import Edits, load_edits, require_cluster, rewrite, save_edits, save_geometry
 from fedmcc.runs.directory import Run
 
 
@@ -52,6 +54,29 @@ def split_cluster(run: Run, cluster: int, into: int) -> Edits:
     edits = replace(edits, splits=(*edits.splits, split))
     save_edits(run, edits)
     return edits
+
+
+def set_clusters(run: Run, clusters: int, force: bool) -> None:
+    """Give a complete run another number of clusters, from the hierarchy of their merges, without training.
+
+    Names, merges and splits belong to the former clusters: they are removed, which needs `force`.
+    """
+    if load_edits(run) != Edits() and not force:
+        raise InputError(
+            f"{run.path} has names, merges or splits of its clusters, which another number loses: "
+            "add --force to remove them."
+        )
+    trained = reopen(run)
+    recut(trained.net, run, clusters)  # raises InputError before anything is written
+    save_edits(run, Edits())
+    run.write_json(CUT_FILE, {"clusters": clusters})
+    trained = reopen(run)
+    scorer, online = trained.scorer, trained.net.online
+    extracted = scorer.extract(online)
+    found = scorer.assign(extracted, online)
+    geometry = fit_geometry(extracted.features, found.clusters, scorer.count(extracted))
+    save_geometry(run, replace(geometry, temperature=scorer.temperature(online, extracted)))
+    rewrite(run)
 
 
 def cluster_count(run: Run) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fedmcc.config import Config, dump, name_of
-from fedmcc.data.partition import encode_partition, read_shards
+from fedmcc.data.partition import encode_partition, holdings, read_shards
 from fedmcc.errors import InputError
 from fedmcc.evaluation.assignments import assignments_csv
 from fedmcc.evaluation.geometry import fit_geometry
@@ -26,7 +26,7 @@ from fedmcc.networks.prototypes import trim
 from fedmcc.numerics.state_dicts import copy_into, detached, select
 from fedmcc.runs.build import Experiment, prepare
 from fedmcc.runs.checkpoints import Saved, check_architecture, load_progress, save_progress, save_state
-from fedmcc.runs.cluster_choice import chosen_clusters, record_choice
+from fedmcc.runs.cluster_choice import chosen_clusters, record_choice, record_mixtures
 from fedmcc.runs.clusters import save_geometry
 from fedmcc.runs.directory import Row, Run, create_run, next_free
 from fedmcc.runs.privacy import noise_secret, privacy_loss
@@ -310,4 +310,7 @@ def _final_scores(experiment: Experiment, run: Run) -> dict[str, Any]:
     geometry = fit_geometry(extracted.features, assignment.clusters, scorer.count(extracted))
     save_geometry(run, replace(geometry, temperature=scorer.temperature(online, extracted)))
     write_atomically(run.assignments_file, assignments_csv(scorer.images, assignment))
+    if scorer.owners is not None and (soft := scorer.extract(online, owned=False).assignments) is not None:
+        names = holdings(experiment.images, experiment.shards).clients
+        record_mixtures(run, names, scorer.owners, soft)
     return scorer.final(online, extracted)

@@ -11,7 +11,7 @@ from fedmcc.config import DEFAULT_METHOD, Config, Table, parse, set_key
 from fedmcc.data.any_images import gathered, to_images
 from fedmcc.errors import InputError, InvalidArrayError
 from fedmcc.evaluation.calibration import temper
-from fedmcc.evaluation.features import Extracted, extract
+from fedmcc.evaluation.features import Extracted, at_owners, extract
 from fedmcc.methods.choosing import AUTO
 from fedmcc.networks import is_frozen
 from fedmcc.networks.momentum import Network
@@ -30,15 +30,27 @@ class Fitted:
     scale: float | None  # the largest possible value of images that are floats; None: they were not floats
     temperature: float  # of soft assignments that predict the clusters of other views
 
-    def extract(self, given: object) -> Extracted:
-        """Features and soft assignments of images; files and Pillow images get the fitted shape."""
+    def extract(self, given: object, groups: object = None) -> Extracted:
+        """Features and soft assignments of images; files and Pillow images get the fitted shape.
+
+        If the owners of the images are given, assignments are those at their owners.
+        """
         channels, *sides = self.shape
         images = to_images(gathered(given), (sides[0], sides[1]), channels, self.scale)
         if images.shape[1] != channels:
             raise InputError(
                 f"X has {images.shape[1]} channels, but the fitted images have {channels}: convert X."
             )
-        return extract(self.net.online, images, self.config.views.plain)
+        extracted = extract(self.net.online, images, self.config.views.plain)
+        if groups is None:
+            return extracted
+        owners = np.unique(np.asarray(groups), return_inverse=True)[1].reshape(-1)
+        if len(owners) != len(images):
+            raise InputError(
+                f"groups has {len(owners)} owners of {len(images)} images: give one for each image."
+            )
+        owned = at_owners(self.net.online, extracted.features, owners)
+        return extracted if owned is None else Extracted(extracted.features, owned)
 
     def clusters(self, extracted: Extracted) -> np.ndarray:
         """The cluster of each image."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from fedmcc import config
 from fedmcc.data.base import ImageSet
@@ -26,12 +27,13 @@ from fedmcc.evaluation.assignments import (
     json_lines,
     table_rows,
 )
-from fedmcc.evaluation.features import extract
+from fedmcc.evaluation.features import at_owner, extract
 from fedmcc.evaluation.geometry import Geometry
 from fedmcc.evaluation.parquet import parquet_chunks
 from fedmcc.networks.momentum import Network
 from fedmcc.runs.build import build_network
 from fedmcc.runs.checkpoints import load_metadata, load_network
+from fedmcc.runs.cluster_choice import apply_cut, mixture_of, recut
 from fedmcc.runs.clusters import Edits, judged, load_edits, load_geometry
 from fedmcc.runs.directory import Run
 from fedmcc.runs.resolve import image_sides, without_first_weights
@@ -71,10 +73,11 @@ class Predictor:
     target: tuple[HeightWidth, Literal[1, 3]]  # sides and channels of decoded images
     geometry: Geometry | None
     edits: Edits
+    mixture: Tensor | None = None  # of clusters at the client that has the images; None: unknown
 
     @classmethod
-    def load(cls, run: Run) -> "Predictor":
-        """Load the network of a complete run."""
+    def load(cls, run: Run, clusters: int | None = None, site: str | None = None) -> "Predictor":
+        """Load the network of a complete run, with another number of clusters or for images of one client."""
         settings = without_first_weights(config.load(run.config_file, ["device=auto"]))
         channels = _channels(run)
         set_up_torch(settings.general.thread_count)
@@ -82,7 +85,13 @@ class Predictor:
         load_network(net, run.model_file)
         if net.online.cluster_projector is None:
             raise InputError(f"{run.path} has no cluster head: train with a section [clustering] to predict.")
-        return cls(net, settings, (_sides(run, settings), channels), load_geometry(run), load_edits(run))
+        apply_cut(net, run)
+        edits, geometry = load_edits(run), load_geometry(run)
+        if clusters is not None:
+            recut(net, run, clusters)
+            edits, geometry = Edits(), None
+        mixture = None if site is None else mixture_of(run, net, site)
+        return cls(net, settings, (_sides(run, settings), channels), geometry, edits, mixture)
 
     def lines(self, path: Path, format: Format, skipped: dict[str, str]) -> Iterator[str]:
         """The table of the images, block by block; unreadable files are added to `skipped`."""
@@ -112,6 +121,9 @@ class Predictor:
         extracted = extract(
             self.net.online, images.images, settings.views.plain, settings.evaluation.batch_size
         )
+        if self.mixture is not None:
+            soft = at_owner(self.net.online, extracted.features, self.mixture)
+            extracted = extracted._replace(assignments=soft)
         return judged(extracted, self.geometry, self.edits)
 
     def _blocks(self, listing: Listing, skipped: dict[str, str]) -> Iterator[ImageSet]:

@@ -1,10 +1,14 @@
 """The images that a run is scored on, and its scorer."""
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedmcc.config import Config
 from fedmcc.data.base import ImageSet
+from fedmcc.data.partition import Rows
 from fedmcc.errors import InputError
 from fedmcc.networks import is_frozen
 
@@ -22,9 +26,21 @@ def scored_images(config: Config) -> ImageSet:
     return replace(config.data, split=split).load()  # type: ignore[call-arg]
 
 
-def scorer_of(config: Config, images: ImageSet) -> "Scorer":
+def scorer_of(config: Config, images: ImageSet, shards: Sequence[Rows] = ()) -> "Scorer":
     """A scorer on these images, or on `evaluation.split` if the configuration sets it."""
-    return make_scorer(config, images if config.evaluation.split is None else scored_images(config))
+    if config.evaluation.split is not None:
+        return make_scorer(config, scored_images(config))
+    return replace(make_scorer(config, images), owners=owners(shards, len(images)))
+
+
+def owners(shards: Sequence[Rows], count: int) -> Rows | None:
+    """The client of each image, -1 if none has it; None if there is a single client."""
+    if len(shards) < 2:
+        return None
+    found: Rows = np.full(count, -1)
+    for client, rows in enumerate(shards):
+        found[rows] = client
+    return found
 
 
 def make_scorer(config: Config, scored: ImageSet) -> "Scorer":

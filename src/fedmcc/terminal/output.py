@@ -37,7 +37,9 @@ def show_scores(scores: Mapping[str, Any], method: str) -> None:
 def _cluster_scores(scores: Mapping[str, Any], method: str) -> Table:
     names = {
         "pixels": "k-means on pixels",
-        "head": f"{method}'s cluster head",
+        "head": f"{method}'s cluster head" + (", owner unknown" if scores["scores"].get("own") else ""),
+        "own": f"{method}'s cluster head, at its client",
+        "further": f"{method}'s cluster head, images of no client",
         "features": f"k-means on {method}'s features",
     }
     table = Table("", "ACC", "NMI", "ARI", title=f"{scores['images']:,} images, split {scores['split']}")
