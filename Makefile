@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast check tutorial docs bench bench-memory lock clean
+.PHONY: help install demo test test-fast test-all check tutorial docs bench bench-memory lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -20,11 +20,22 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY)  ## cluster handwritten digits, a few minutes
 	$(BIN)/fedmcc demo
 
-test: $(READY)  ## run all tests, two files at a time
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# The tests of a file stay in one process and in order: those of a federation continue each other.
+# With CHECKED=1, the types and shapes of all arguments and results are checked, which takes half as long again.
+TEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+ifdef CHECKED
+TEST += --jaxtyping-packages=fedmcc,beartype.beartype
+endif
+
+test: $(READY)  ## run all tests, 5 minutes
+	$(TEST)
 
 test-fast: $(READY)  ## run units and contracts, without tests that train whole runs or start processes
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile -m "not slow"
+	$(TEST) -m "not slow"
+
+test-all: $(READY)  ## run all tests with checked types and more fuzzing, and the tutorial, half an hour
+	FEDMCC_FUZZ=1000 $(MAKE) test CHECKED=1
+	$(MAKE) tutorial
 
 check: $(READY)  ## format, lint, types, layers
 	$(BIN)/ruff format --check .

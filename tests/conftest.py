@@ -2,7 +2,9 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -13,8 +15,6 @@ import pytest
 import torch
 from hypothesis import settings
 
-from fedmcc.deployment.setup.nginx import find_nginx
-
 if TYPE_CHECKING:
     from fedmcc.runs.directory import Run
 
@@ -24,15 +24,43 @@ settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
 
 
+# Files that take minutes start first, those that mostly wait beside those that compute.
+FIRST = ("flower", "kill", "deployment", "reproduce", "hostile_site", "pool", "proxy")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--bare` tests as on a machine with Python and nothing else."""
+    parser.addoption("--bare", action="store_true", help="hide the programs that some tests need")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Two processes more than cores: tests of federations mostly wait."""
+    return (os.cpu_count() or 1) + 2
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with files that take minutes, so that no process waits for them at the end."""
-    items.sort(key=lambda item: "system" not in item.path.parts)  # stable: other tests keep their order
+    """Mark what needs a program, and start with files that take longest, so that nothing waits for them."""
+    for item in items:
+        if _programs().FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.needs_program)
+    items.sort(key=_turn)  # stable: other tests keep their order
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Hide all programs from a test that asks for none, and from its fixtures."""
+    visible = item.get_closest_marker("needs_program") and not item.config.getoption("--bare")
+    with nullcontext() if visible else _programs().hidden():
+        return (yield)
 
 
 @pytest.fixture(autouse=True)
 def seed() -> None:
-    """Weights that a test draws without a generator of its own are the same in every run."""
-    torch.manual_seed(0)
+    """Weights that a test draws without a generator of its own are the same in every run.
+
+    `torch.manual_seed` would also record the stack for a GPU that is not in use, which takes 3 ms.
+    """
+    torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
@@ -51,21 +79,27 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture(scope="session")
-def required() -> Callable[[str | None, str], str]:
-    """Returns the path of a program, if it is installed; if not, the test is skipped, or fails in CI."""
-
-    def found(program: str | None, remedy: str) -> str:
-        if program is None:
-            (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(remedy)
-        return program
-
-    return found
+def programs() -> ModuleType:
+    """The module that knows which programs tests need."""
+    return _programs()
 
 
 @pytest.fixture(scope="session")
-def nginx(required: Callable[[str | None, str], str]) -> str:
+def chromium(programs: ModuleType) -> str:
+    """The browser."""
+    return programs.installed("chromium")
+
+
+@pytest.fixture(scope="session")
+def nginx(programs: ModuleType) -> str:
     """The program in front of a server."""
-    return required(find_nginx(), "nginx is not installed: apt-get install nginx")
+    return programs.installed("nginx")
+
+
+@pytest.fixture(scope="session")
+def systemd_analyze(programs: ModuleType) -> str:
+    """The program that checks units of systemd."""
+    return programs.installed("systemd-analyze")
 
 
 @pytest.fixture(scope="session")
@@ -114,6 +148,16 @@ def folder_run(tmp_path_factory: pytest.TempPathFactory, image_folder: Path) -> 
         return run(parse(table), folder / "run")
 
 
+def _turn(item: pytest.Item) -> int:
+    name = item.path.stem.removeprefix("test_")
+    return FIRST.index(name) if name in FIRST else len(FIRST) + ("system" not in item.path.parts)
+
+
+def _programs() -> ModuleType:
+    return _load("programs", Path(__file__).with_name("programs.py"))
+
+
+@lru_cache
 def _load(name: str, path: Path) -> ModuleType:
     spec = spec_from_file_location(name, path)
     module = module_from_spec(spec)

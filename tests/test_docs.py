@@ -2,13 +2,11 @@
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import get_type_hints
-
-import pytest
+from typing import Any, get_type_hints
 
 from fedmcc import config
 from fedmcc.methods.base import Method, Stage
@@ -24,49 +22,44 @@ NAME = re.compile(r"(?:fedmcc\.)?([a-z_]+)(\.\w+)+")
 TEST = re.compile(r"(…|[\w/]+\.py)::(\w+)")
 RECORD = re.compile(r".*\.(csv|html|json|jsonl|npz|py|toml)")  # files, most of a run directory
 
-pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
-
-@pages
-def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
-    for link in LINK.findall(page.read_text()):
+def test_every_relative_link_leads_to_a_file_and_a_heading() -> None:
+    for page, link in _in_pages(lambda page: LINK.findall(page.read_text())):
         if "://" in link:
             continue
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
-        assert target.exists(), link
-        assert not anchor or anchor in _anchors(target), link
+        assert target.exists(), (page, link)
+        assert not anchor or anchor in _anchors(target), (page, link)
 
 
-@pages
-def test_every_file_that_is_mentioned_exists(page: Path) -> None:
-    for path in filter(FILE.fullmatch, _code(page)):
+def test_every_file_that_is_mentioned_exists() -> None:
+    for page, path in _in_pages(lambda page: filter(FILE.fullmatch, _code(page))):
         if path.endswith(".py") or path.split("/")[0] in FOLDERS:
             real = Path(path).parent if "NAME" in path else Path(path)  # methods/NAME.py is yours to write
-            assert (ROOT / real).exists() or (PACKAGE / real).exists(), path
+            assert (ROOT / real).exists() or (PACKAGE / real).exists(), (page, path)
 
 
-@pages
-def test_every_test_that_is_mentioned_exists(page: Path) -> None:
+def test_every_test_that_is_mentioned_exists() -> None:
     file = ""
-    for where, name in TEST.findall(page.read_text()):
+    for page, (where, name) in _in_pages(lambda page: TEST.findall(page.read_text())):
         file = file if where == "…" else where  # the ellipsis is the file before
-        assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
+        assert f"def {name}(" in (ROOT / file).read_text(), (page, f"{file}::{name}")
 
 
-@pages
-def test_every_dotted_name_is_one_of_the_code_or_an_option(page: Path) -> None:
+def test_every_dotted_name_is_one_of_the_code_or_an_option() -> None:
     packages = {path.stem for path in PACKAGE.iterdir()}
-    for name in _code(page):
+    for page, name in _in_pages(_code):
         match = NAME.fullmatch(name.partition("(")[0])
         if match and match[1] in packages and not RECORD.fullmatch(name):
-            assert _is_option(match[0]) or _is_python(match[0]), name
+            assert _is_option(match[0]) or _is_python(match[0]), (page, name)
 
 
-@pages
-def test_every_make_target_that_is_mentioned_exists(page: Path) -> None:
+def test_every_make_target_that_is_mentioned_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), flags=re.MULTILINE)) <= targets
+    for page in PAGES:
+        found = set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), flags=re.MULTILINE))
+        assert found <= targets, page
 
 
 def test_the_changelog_and_the_citation_have_the_version_of_the_package() -> None:
@@ -86,6 +79,11 @@ def test_the_method_protocol_has_the_members_that_the_architecture_lists() -> No
     known = set(dir(Method)) | set(dir(Stage)) | {field.name for field in fields(Stage)}
     assert len(listed) > 10
     assert listed <= known
+
+
+def _in_pages(find: Callable[[Path], Iterable[Any]]) -> list[tuple[Path, Any]]:
+    """What is found in each page, with the page."""
+    return [(page, found) for page in PAGES for found in find(page)]
 
 
 def _code(page: Path) -> Iterator[str]:

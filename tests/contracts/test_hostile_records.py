@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedmcc.numerics.state_dicts import detached, equal_states, select
 from fedmcc.views import preset
 
 IMAGES, HOSTILE = 24, 1
-FAST, SLOW = 12, 1000  # examples of each stage: over 500 and 10,000 in total
+FAST, SLOW = 12, int(os.environ.get("FEDMCC_FUZZ", "100"))  # examples of each stage; over 10,000 with 1000
 EXPENSIVE = {"fedmcc-plus method centroids": 500, "fedmcc-plus method merging": 300}  # up to 20 ms each
 STAGES = {"fedmcc-plus": 8, "fedmcc": 2, "kmeans": 2}  # number of stages that get many random replies
 HELLO = Hello("site-a", 40, 1, 8, "0.1.0", "abc")
@@ -240,7 +241,7 @@ def test_a_random_reply_is_refused_or_gives_a_finite_model(case):
 def test_many_random_replies_are_refused_or_give_a_finite_model(cases, name, number):
     of_method = [case for case in cases if case.name == name]
     assert len(of_method) == STAGES[name]
-    _fuzz(Target(of_method[number]).receive, EXPENSIVE.get(str(of_method[number]), SLOW))
+    _fuzz(Target(of_method[number]).receive, min(SLOW, EXPENSIVE.get(str(of_method[number]), SLOW)))
 
 
 def _receive_hello(changes):
@@ -258,9 +259,8 @@ def _receive_hello(changes):
         _assert_printable(text)
 
 
-@pytest.mark.parametrize("examples", [100, pytest.param(SLOW, marks=pytest.mark.slow)])
-def test_a_random_hello_is_refused_or_within_its_limits(examples):
-    _fuzz(_receive_hello, examples)
+def test_a_random_hello_is_refused_or_within_its_limits():
+    _fuzz(_receive_hello, SLOW)
 
 
 @pytest.mark.parametrize("content", [{}, {"facts": ArrayRecord()}, {"more": ConfigRecord({"failure": "a"})}])

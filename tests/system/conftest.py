@@ -53,14 +53,12 @@ Command = Callable[..., Result]
 CHROMIUM = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 CHROMIUM += ("--disable-background-networking", "--disable-component-update")
 FEDERATED = ["partition.name=dirichlet", "partition.clients=3", "method.rounds=2", "data.limit=120"]
-NO_CHROMIUM = "Chromium is not on PATH: install it, with `apt-get install chromium` on Debian."
 
 
 @pytest.fixture(scope="session")
-def browser(required: Callable[[str | None, str], str]) -> Iterator[Browser]:
-    program = required(shutil.which("chromium"), NO_CHROMIUM)
+def browser(chromium: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=CHROMIUM, timeout=240_000)
+        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM, timeout=240_000)
         yield browser
         browser.close()
 

@@ -31,7 +31,9 @@ def _run(tmp_path, *settings):
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(TINY)
     options = [option for setting in settings for option in ("--set", setting)]
-    result = CliRunner().invoke(app, ["run", str(recipe), "--out", str(tmp_path / "run"), *options])
+    result = CliRunner().invoke(
+        app, ["run", "--no-report", str(recipe), "--out", str(tmp_path / "run"), *options]
+    )
     assert result.exit_code == 0, result.output
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     return rows, json.loads((tmp_path / "run/scores.json").read_text())["scores"]

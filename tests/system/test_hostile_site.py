@@ -76,7 +76,7 @@ class Federation:
 
 @pytest.fixture(scope="module")
 def federation(
-    tmp_path_factory: pytest.TempPathFactory, owners: Path, fleet: ModuleType
+    nginx: str, tmp_path_factory: pytest.TempPathFactory, owners: Path, fleet: ModuleType
 ) -> Iterator[Federation]:
     home = tmp_path_factory.mktemp("hostile")
     spec = FederationSpec("127.0.0.1", free_port(), free_port(), ("a", "b", "c"))

@@ -61,17 +61,19 @@ def wait_for_rows(process: "subprocess.Popen[str]", run: Path, count: int) -> No
 
 def descendants(pid: int) -> set[int]:
     """All descendants of a process."""
-    tree = [line.split() for line in _processes()]
+    parents = {int(path.parent.name): _parent(path) for path in Path("/proc").glob("[0-9]*/stat")}
     found, new = set(), {pid}
     while new:
-        new = {int(child) for child, parent in tree if int(parent) in new}
+        new = {child for child, parent in parents.items() if parent in new}
         found |= new
     return found
 
 
-def _processes() -> list[str]:
-    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
-    return listed.stdout.splitlines()
+def _parent(stat: Path) -> int:
+    try:
+        return int(stat.read_text().rsplit(") ", 1)[1].split()[1])
+    except OSError:  # it has ended
+        return 0
 
 
 def all_gone(pids: set[int], seconds: float = 20) -> bool:

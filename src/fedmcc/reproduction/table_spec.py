@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -119,7 +120,7 @@ def load_table(key: str) -> Table:
     """The table or figure of this key."""
     if key not in table_names():
         raise unknown("table", key, table_names())
-    content = read_toml(recipes_folder() / "tables" / f"{key}.toml")
+    content = dict(read_toml(recipes_folder() / "tables" / f"{key}.toml"))
     rows = {name: _part(Row, row | {"key": name}) for name, row in content.pop("rows").items()}
     columns = {name: _part(Column, column | {"key": name}) for name, column in content.pop("columns").items()}
     scales = {name: _part(TableScale, scale) for name, scale in content.pop("scales").items()}
@@ -135,8 +136,9 @@ def read_shared(name: str) -> Toml:
     return read_toml(recipes_folder() / "tables" / "shared" / f"{name}.toml")
 
 
+@cache
 def read_toml(path: Path) -> Toml:
-    """The content of a TOML file that ships with the package."""
+    """The content of a TOML file that ships with the package; not to be changed."""
     return tomllib.loads(path.read_text())
 
 

@@ -31,7 +31,6 @@ from fedmcc.deployment.setup.nginx import (
     command_line,
     public_key_header,
     render_configuration,
-    require_nginx,
 )
 from fedmcc.messages import Update
 
@@ -84,11 +83,11 @@ def test_a_site_has_enough_connections_for_flowers_client() -> None:
     assert transfers + 2 <= MAX_SITE_CONNECTIONS  # and a heartbeat, and a request for messages
 
 
-def test_nginx_accepts_the_keys_of_three_hundred_sites(tmp_path: Path) -> None:
+def test_nginx_accepts_the_keys_of_three_hundred_sites(nginx: str, tmp_path: Path) -> None:
     names = tuple(f"site-{number}" for number in range(300))
     operator = create_federation(tmp_path / "many", FederationSpec("127.0.0.1", 8000, 8001, names), 1)
     operator.logs.mkdir()
     (operator.server / "proxy").mkdir()
     write_nginx_config(operator, operator.read_spec())
-    tested = subprocess.run([*command_line(require_nginx(), operator), "-t"], capture_output=True, text=True)
+    tested = subprocess.run([*command_line(nginx, operator), "-t"], capture_output=True, text=True)
     assert (tested.returncode, "warn" in tested.stderr) == (0, False), tested.stderr

@@ -1,10 +1,8 @@
 """The systemd units: valid, and rated as safe by systemd itself."""
 
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,12 +10,6 @@ import pytest
 from fedmcc.deployment.setup.systemd import server_unit, site_unit
 
 MAX_EXPOSURE = 3.0  # on the scale of systemd-analyze from 0 to 10
-
-
-@pytest.fixture
-def analyze(required: Callable[[str | None, str], str]) -> str:
-    remedy = "systemd-analyze is not installed: apt-get install systemd"
-    return required(shutil.which("systemd-analyze"), remedy)
 
 
 @pytest.fixture(params=["server", "site", "site by address"])
@@ -33,16 +25,16 @@ def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return path
 
 
-def test_systemd_rates_a_unit_as_safe(analyze: str, unit: Path) -> None:
-    argv = [analyze, "security", "--offline=true", "--no-pager", str(unit)]
+def test_systemd_rates_a_unit_as_safe(systemd_analyze: str, unit: Path) -> None:
+    argv = [systemd_analyze, "security", "--offline=true", "--no-pager", str(unit)]
     shown = subprocess.run(argv, capture_output=True, text=True).stdout
     rated = re.search(r"Overall exposure level for \S+: ([\d.]+)", shown)
     assert rated, shown
     assert float(rated[1]) < MAX_EXPOSURE
 
 
-def test_systemd_accepts_a_unit(analyze: str, unit: Path) -> None:
-    verified = subprocess.run([analyze, "verify", str(unit)], capture_output=True, text=True)
+def test_systemd_accepts_a_unit(systemd_analyze: str, unit: Path) -> None:
+    verified = subprocess.run([systemd_analyze, "verify", str(unit)], capture_output=True, text=True)
     complaints = [line for line in verified.stderr.splitlines() if unit.name in line]
     assert (verified.returncode, complaints) == (0, [])
 
