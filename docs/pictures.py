@@ -28,8 +28,8 @@ def main() -> None:
         run = Path(sys.argv[1]).resolve() if sys.argv[1:] else here / "digits"
         if not run.exists():
             subprocess.run((*FEDMCC, "demo", "--out", run), check=True)
-        views = (*FEDMCC, "views", "digits", "--out", DOCS / "views-digits.png", "--force")
-        subprocess.run(views, check=True)
+        views = ("--out", DOCS / "views-digits.png", "--force", "--set", "views.size=28")
+        subprocess.run((*FEDMCC, "views", "digits", *views), check=True)
         subprocess.run((sys.executable, DOCS.parent / "examples" / "digit_folders.py", here), check=True)
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         photograph_report(browser, run)
@@ -40,11 +40,10 @@ def main() -> None:
 def photograph_report(browser: Browser, run: Path) -> None:
     """The head with the map, the first cluster with all its images, and similar ones of the first image."""
     subprocess.run((*FEDMCC, "report", run), check=True)
-    page = opened(browser, (run / "report.html").as_uri(), 920, 1142)
+    page = opened(browser, (run / "report.html").as_uri(), 1280, 1590)
     page.wait_for_function(DRAWN)
     hover(page)
     page.screenshot(path=DOCS / "report.png")
-    page.set_viewport_size({"width": 1200, "height": 900})
     cluster = page.locator("#gallery .cluster").first
     cluster.locator(".browse summary").click()
     cluster.locator(".sprite").first.wait_for(state="attached")
@@ -60,17 +59,18 @@ def photograph_service(browser: Browser, run: Path, images: list[Path]) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
         assert service.stdout is not None
         address = next(word for word in service.stdout.readline().split() if word.startswith("http://"))
-        page = opened(browser, address, 900, 645)
+        page = opened(browser, address, 1200, 860)
         page.set_input_files("#files", images)
         page.locator(".result .facts").nth(len(images) - 1).wait_for()
-        page.locator(".cluster img").nth(8).wait_for()
+        page.wait_for_load_state("networkidle")
         page.screenshot(path=DOCS / "tutorial-serve.png")
         service.terminate()
 
 
 def opened(browser: Browser, address: str, width: int, height: int) -> Page:
     """A page in light colours."""
-    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
+    shape = {"width": width, "height": height}
+    page = browser.new_page(viewport=shape, color_scheme="light")
     page.set_default_timeout(TIMEOUT)
     page.goto(address)
     return page
