@@ -60,6 +60,7 @@ def photograph_service(browser: Browser, run: Path, images: list[Path]) -> None:
         assert service.stdout is not None
         address = next(word for word in service.stdout.readline().split() if word.startswith("http://"))
         page = opened(browser, address, 1200, 860)
+        page.locator(".cluster img").nth(8).wait_for()
         page.set_input_files("#files", images)
         page.locator(".result .facts").nth(len(images) - 1).wait_for()
         page.wait_for_load_state("networkidle")
