@@ -69,7 +69,7 @@ def steps_within(
 
 
 def revised(method: Any, row: Row, possible: int) -> Any:
-    """FedMCC+ with the possible further rounds after this one; None if about as many are planned.
+    """The method with the possible further rounds after this one; None if about as many are planned.
 
     Rounds of the first stage that are done stay; otherwise the stages keep their shares.
     """
