@@ -56,7 +56,7 @@ def day(started: object) -> str:
 
 
 def rounds(stages: Sequence[Stage]) -> str:
-    """`30 representation · 1 whitening · 1 clusters`."""
+    """`30 representation · 15 separation · 1 merging`."""
     if len(stages) == 1:
         return f"{stages[0].rounds:,}"
     return " · ".join(f"{stage.rounds:,} {stage.name}" for stage in stages)
