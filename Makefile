@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast test-all check tutorial docs bench bench-memory lock clean
+.PHONY: help install demo test test-fast test-all check tutorial docs pictures dist dist-check wheel bench bench-memory lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -49,6 +49,20 @@ tutorial:  ## run docs/tutorial.md as written, in a new environment; about a qua
 docs: $(READY)  ## build the documentation as a website, in site/
 	$(BIN)/mkdocs build --strict --quiet
 
+pictures: $(READY)  ## draw the pictures of the documentation anew; needs Chromium
+	$(BIN)/python docs/pictures.py
+
+dist: wheel  ## build wheel and sdist, and try the wheel with each extra in a new environment
+	$(BIN)/python tests/fresh_install.py
+
+dist-check: wheel  ## the same with one extra
+	$(BIN)/python tests/fresh_install.py serve
+
+wheel: $(READY)
+	rm -rf dist
+	$(BIN)/python -m build > .venv/build.txt || (cat .venv/build.txt; exit 1)
+	$(BIN)/twine check --strict dist/*
+
 bench: $(READY)  ## measure speed, as ratios within one run, into results/benchmarks.md
 	$(BIN)/python benchmarks/all.py
 
@@ -63,4 +77,4 @@ lock:  ## choose versions anew and write requirements.lock (torch stays at its p
 	@touch $(READY)
 
 clean:  ## remove .venv, site and caches
-	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from fedmcc.methods.federated_spectral import Merging
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -30,7 +29,6 @@ class Scene(NamedTuple):
     others: Sequence[Update]
     sent: State
     draw: torch.Generator
-    members: Sequence[int] = ()  # the numbers of prototypes in the consensus, while affinities are sent
 
 
 Attack = Callable[[Scene], Update | None]  # None: no answer
@@ -96,58 +94,39 @@ def shift(scene: Scene) -> Update:
 def claim(scene: Scene) -> Update:
     """An honest update of an enormous number of images."""
     times = MAX_SAMPLES // scene.own.samples
-    means = ("moment", "centroids")  # all other extras are sums over images
-    extras = {
-        name: value if kind_of(name) in means else value * times for name, value in scene.own.extras.items()
+    extras = {  # all extras but the centroids are sums over images
+        name: value if name == "centroids" else value * times for name, value in scene.own.extras.items()
     }
     return replace(scene.own, samples=times * scene.own.samples, extras=extras)
 
 
 def extras_random(scene: Scene) -> Update:
     """Moments of one random direction, random centroids and random affinities, all of valid form."""
+    shape = (scene.own.samples, len(scene.own.extras.get("histogram", ())))
+    p = (3 * torch.randn(shape, generator=scene.draw, dtype=torch.float64)).softmax(dim=1)
 
     def drawn(name: str, value: Tensor) -> Tensor:
         if name == "affinity":
-            return upper_triangle(random_affinity(scene))
+            return upper_triangle(p.T @ p)
+        if name == "histogram":
+            return p.sum(dim=0)
         rows = normalize(torch.randn(value.shape, generator=scene.draw), dim=1)
-        if name == "centroids":
-            return rows
-        return torch.outer(rows[0], rows[0]) * value.trace()
+        return rows if name == "centroids" else torch.outer(rows[0], rows[0]) * value.trace()
 
     return altered(scene, drawn, zero=("first",))
 
 
-def random_affinity(scene: Scene) -> Tensor:
-    """The affinities of random soft assignments, in which each member of the consensus has an equal share."""
-    images = sum(scene.members)
-    shares = [
-        (3 * torch.randn(images, count, generator=scene.draw, dtype=torch.float64)).softmax(dim=1)
-        for count in scene.members
-    ]
-    assigned = torch.cat(shares, dim=1) / len(shares)
-    return assigned.T @ assigned * (scene.own.samples / images)
-
-
-def permutation(scene: Scene) -> Tensor:
-    """Another order of the prototypes of each member of the consensus."""
-    starts = [sum(scene.members[:place]) for place in range(len(scene.members))]
-    return torch.cat(
-        [
-            start + torch.randperm(count, generator=scene.draw)
-            for start, count in zip(starts, scene.members, strict=True)
-        ]
-    )
-
-
 def extras_reversed(scene: Scene) -> Update:
     """Moments of the directions without variance, opposite centroids, and affinities of other prototypes."""
+    order = torch.randperm(len(scene.own.extras.get("histogram", ())), generator=scene.draw)
 
     def drawn(name: str, value: Tensor) -> Tensor:
         if name == "centroids":
             return -value
         if name == "affinity":
-            order = permutation(scene)
             return upper_triangle(from_upper_triangle(value)[order][:, order])
+        if name == "histogram":
+            return value[order]
         variance, directions = torch.linalg.eigh(value.double())
         return (directions * variance.flip(0).clamp_min(0)) @ directions.T
 
@@ -159,17 +138,12 @@ def extras_scaled(scene: Scene) -> Update:
     return altered(scene, lambda _, value: 1000 * value)
 
 
-def kind_of(name: str) -> str:
-    """What an extra holds: `centroids` for each of the sets `centroids`, `centroids_1` and so on."""
-    return name.partition("_")[0]
-
-
 def altered(scene: Scene, new: Callable[[str, Tensor], Tensor], zero: Collection[str] = ()) -> Update:
     """The hostile update with other moments, centroids and affinities."""
-    attacked = {"moment", "second", "centroids", "affinity"}
+    attacked = {"second", "centroids", "affinity", "histogram"}
     extras = {
-        name: new(kind_of(name), value).to(value.dtype).contiguous()
-        if kind_of(name) in attacked
+        name: new(name, value).to(value.dtype).contiguous()
+        if name in attacked
         else value * (name not in zero)
         for name, value in scene.own.extras.items()
     }
@@ -212,19 +186,12 @@ class AttackedEngine(Engine):
         own = next(update for update in updates if update.client == HOSTILE)
         others = [update for update in updates if update.client != HOSTILE]
         draw = torch.Generator().manual_seed(derive(self.seed, "attack", stage.name, own.round))
-        hostile = self.attack(Scene(own, others, tasks[0].weights, draw, members_of(stage, tasks[0].weights)))
+        hostile = self.attack(Scene(own, others, tasks[0].weights, draw))
         yield from (others if hostile is None else [hostile, *others])
 
     def commit(self, accepted: Collection[int]) -> None:
         """Keep the states of the accepted clients and of the hostile one."""
         self.engine.commit({*accepted, HOSTILE})
-
-
-def members_of(stage: Stage, weights: State) -> list[int]:
-    """The numbers of prototypes in the consensus whose affinities this stage gathers; empty in others."""
-    if not isinstance(stage, Merging):
-        return []
-    return [member.count for member in stage.method.members_of(weights)]
 
 
 def distance(weights: State, sent: State) -> float:

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from fedmcc.methods.federated_spectral import FederatedSpectral
 from torch import Tensor, nn
 
 from fedmcc.messages import Update
 from fedmcc.methods.base import Stage
+from fedmcc.methods.informative import InformativeClustering
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.numerics.state_dicts import copy_into
 from fedmcc.training.memory import bytes_in_use
@@ -84,8 +84,8 @@ def draw(client: int, clusters: int) -> Tensor:
 
 
 def measure(clients: int, clusters: int) -> list[dict[str, Any]]:
-    """All stages of federated spectral clustering, one after the other."""
-    method, net = FederatedSpectral(), Network(Branch(nn.Identity()))
+    """All stages of the default clustering, one after the other."""
+    method, net = InformativeClustering(), Network(Branch(nn.Identity()))
     method.extend(net, FEATURES, clusters)
     rows = []
     for stage in method.stages():

@@ -11,18 +11,23 @@ import csv
 import platform
 import subprocess
 import time
+import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedmcc.evaluation.clustering import accuracy, nmi
 from fedmcc.evaluation.features import at_owners
+from fedmcc.federation.client import INFERENCE_BATCH, Client
 from fedmcc.federation.engines.embedded import Embedded
 from fedmcc.federation.policy import Federation, Policy
 from fedmcc.federation.rounds import Progress, Round, rounds
+from fedmcc.methods import CLUSTERINGS
 from fedmcc.networks.initialise import initialise
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.numerics import kmeans
@@ -31,7 +36,13 @@ from fedmcc.numerics.state_dicts import copy_into, detached
 from fedmcc.training.loop import Training
 from fedmcc.training.torch_setup import set_up_torch
 from fedmcc.views import Views
-from heads import FeatureClient, make_clustering
+
+
+class FeatureClient(Client):
+    """A client whose images are features."""
+
+    def _plain_batches(self, net: Network) -> Iterator[Tensor]:
+        yield from torch.from_numpy(self.images).split(INFERENCE_BATCH)
 
 
 class Features(NamedTuple):
@@ -109,8 +120,6 @@ def measure(data: Features, head: str, clusters: int, seed: int) -> list[float]:
 
 def federate(data: Features, head: str, clusters: int, seed: int) -> Network:
     """A network whose head a federation of the clients has made."""
-    from dataclasses import replace
-
     net, clustering = Network(Branch(nn.Flatten())), make_clustering(head)
     clustering.extend(net, data.features.shape[1], clusters)
     initialise(net, generator(seed, "weights"))
@@ -123,6 +132,12 @@ def federate(data: Features, head: str, clusters: int, seed: int) -> Network:
                     progress = event.progress
     copy_into(net, progress.model)
     return net.eval()
+
+
+def make_clustering(head: str) -> Any:
+    """The clustering with its options; each is a TOML value."""
+    name, _, given = head.partition(":")
+    return CLUSTERINGS[name](**tomllib.loads(given.replace(",", "\n")))
 
 
 def clients_of(data: Features, seed: int) -> list[FeatureClient]:

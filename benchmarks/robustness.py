@@ -45,11 +45,10 @@ SCHEDULE: dict[str, Any] = {
     "views": {"size": 16},
     "encoder": {"width": 8},
     "method": {
-        "name": "fedmcc-plus",
+        "name": "fedmcc",
         "rounds": 12,
         "epochs": 2,
         "hidden": 128,
-        "projections": 64,
         "momentum": 0.9,
     },
     "training": {"batch_size": 64, "learning_rate": 3e-3},
@@ -272,7 +271,7 @@ What each rule of `federation.aggregation` withstands; [docs/robustness.md](../d
 the rules and the attacks. `{command}` writes this page: {runs} runs, each of {seconds:.0f} CPU seconds
 (median), at {commits}, on 2 cores of an AMD EPYC. It continues with the runs that are missing (–).
 
-fedmcc-plus on scikit-learn's 1,797 digits, a short schedule: 12 rounds of 2 epochs at 16 px, convnet of
+The default on scikit-learn's 1,797 digits, a short schedule: 12 rounds of 2 epochs at 16 px, convnet of
 width 8. Five clients, one of them hostile in every round. Cells: mean ± sample deviation over n seeds; in
 brackets, the mean difference from the run of the same rule and seed without an attack. "does not answer" is
 a reference: the hostile client's images are missing and nothing else happens. With so short a schedule, any

@@ -54,7 +54,7 @@ def timed(name, step) -> None:
 def run_line(line: str, here: Path) -> None:
     """Run a line of the shell."""
     if line.startswith("pip install"):
-        checkout = f"{line.replace('fedmcc[', f'{ROOT}[')} --constraint {ROOT / 'requirements.lock'}"
+        checkout = f"{line.replace('.[', f'{ROOT}[')} --constraint {ROOT / 'requirements.lock'}"
         execute(["bash", "-c", f"{checkout} --quiet --disable-pip-version-check"], here)
     elif line.startswith("fedmcc serve"):
         serve(line, here)

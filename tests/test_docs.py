@@ -70,6 +70,15 @@ def test_the_changelog_and_the_citation_have_the_version_of_the_package() -> Non
     assert f'version: {version}\ndate-released: "{releases[0][1]}"\n' in citation
 
 
+def test_pages_install_from_a_checkout_with_extras_that_exist() -> None:
+    known = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    for page in PAGES:
+        for wanted in re.findall(r"pip install '(.+?)'", page.read_text()):
+            extras = re.fullmatch(r"\.\[(.+)\]", wanted)
+            assert extras is not None, f"{page.name}: {wanted}"
+            assert set(extras[1].split(",")) <= known, f"{page.name}: {wanted}"
+
+
 def test_the_method_protocol_has_the_members_that_the_architecture_lists() -> None:
     section = (
         (ROOT / "docs" / "architecture.md").read_text().split("## The method protocol")[1].split("\n## ")[0]

@@ -50,6 +50,12 @@ def test_a_folder_of_images_is_clustered_evaluated_and_predicted(fedmcc: Command
     assert Path("new/table.csv").read_text() == printed
 
 
+def test_the_quick_demo_is_a_complete_run_of_two_hundred_images(fedmcc: Command) -> None:
+    succeeded(fedmcc("demo", "--quick", "--out", "run"))
+    assert json.loads(Path("run/scores.json").read_text())["images"] == 200
+    assert len(columns(Path("run/assignments.csv").read_text(), "image")) == 200
+
+
 def test_views_smaller_than_the_decoded_images_do_not_change_predictions(
     fedmcc: Command, pictures: Path
 ) -> None:

@@ -10,6 +10,7 @@ import typer
 from fedmcc.cli.app import Quiet, Recipe, RunFolder, Settings, command, stop
 
 SIMULATION = "flower-simulation"
+QUICK = ("data.limit=200", "method.rounds=1", "method.epochs=1", "engine.name=embedded")
 MAX_NAMED_CLASSES = 5  # in the message that labels were found
 
 if TYPE_CHECKING:
@@ -105,6 +106,9 @@ def resume(
 @command
 def demo(
     out: Annotated[Path | None, typer.Option(help="The new run directory [runs/demo-001].")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few images and rounds: it works, but the clusters are poor.")
+    ] = False,
     report: Report = True,
     quiet: Quiet = False,
 ) -> None:
@@ -118,7 +122,7 @@ def demo(
     from fedmcc import config  # loads torch, which takes seconds
 
     with as_file(files("fedmcc.cli") / "demo.toml") as recipe:
-        loaded = config.load(recipe)
+        loaded = config.load(recipe, QUICK if quick else ())
     _start(loaded, out, "demo", Outputs(report))
 
 
