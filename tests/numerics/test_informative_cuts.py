@@ -169,7 +169,7 @@ def test_the_information_of_random_owners_is_mostly_chance():
 
 
 def _prototypes(shift, clusters=5, owners=3, each=4):
-    """Prototypes near one direction per cluster, those of an owner shifted alike; each is held by one owner."""
+    """Prototypes near one direction per cluster, shifted by a vector of the one owner of each."""
     draw = np.random.default_rng(0)
     labels = np.repeat(np.arange(clusters), owners * each)
     owner = np.tile(np.repeat(np.arange(owners), each), clusters)
