@@ -88,7 +88,7 @@ def test_arcs_are_separated_by_merged_prototypes_and_not_by_one_each():
 
 
 def test_blobs_of_one_class_are_joined_by_the_client_that_holds_them():
-    """Each of four clients has a class of two blobs: nothing but their owner says that they belong together."""
+    """Each of four clients has a class of two blobs: only their owner tells that they belong together."""
     labels = [np.repeat([client, client + 4], 100) for client in range(4)]
     shards = [_blobs(own, client) for client, own in enumerate(labels)]
     for differ, expected in (("auto", 1.0), ("classes", 1.0), ("looks", 0.5)):
@@ -240,8 +240,8 @@ def test_unused_prototypes_have_no_share_of_any_image_and_no_cluster():
 def test_the_only_client_may_send_more_centroids_than_there_are_prototypes():
     """For 60 prototypes, centroids of 15 of its 600 images on average are 40: it sends two sets of them."""
     labels = [np.arange(600) % 2]
-    shards = [_arcs(labels[0], 0)]
-    net, _, _ = _exchange(InformativeClustering(temperature=0.02), shards, 2)
+    shards = [_blobs(labels[0], 0)]
+    net, _, _ = _exchange(InformativeClustering(), shards, 2)
     assert _accuracy(net, shards, labels) > 0.98
 
 
@@ -285,8 +285,8 @@ def test_clusters_are_not_scored_before_prototypes_are_merged():
 def test_affinities_of_many_images_are_those_of_a_sample_of_all_kinds_even_if_files_alternate(monkeypatch):
     monkeypatch.setattr(informative, "MOST_IMAGES", 300)
     labels = [np.arange(600) % 2]
-    shards = [_arcs(labels[0], 0)]
-    net, updates, _ = _exchange(InformativeClustering(temperature=0.02), shards, 2)
+    shards = [_blobs(labels[0], 0)]
+    net, updates, _ = _exchange(InformativeClustering(), shards, 2)
     assert float(updates[0].extras["histogram"].sum()) == pytest.approx(600, abs=0.1)
     assert net.online.cluster_projector.marginal.numpy() == pytest.approx(0.5, abs=0.1)
     assert _accuracy(net, shards, labels) > 0.98
