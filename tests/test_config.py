@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fedmcc.config import apply_settings, dump, load, name_of, parse, parse_text, set_key
+from fedmcc.config import apply_settings, dump, load, name_of, parse, set_key
 from fedmcc.errors import InputError
+from fedmcc.methods import CLUSTERINGS, METHODS, RENAMED
 from fedmcc.views import PRESETS
 
 
@@ -79,7 +80,7 @@ def test_a_value_of_the_wrong_type_is_named(table, start):
         ({"evaluation": {"every": 0}}, "evaluation.every and batch_size must be 1 or more"),
         ({"views": {"flip": 2}}, "views.flip is 2: "),
         ({"method": {"momentum": 1.1}}, "method.momentum is 1.1: "),
-        ({"method": {"instance_temperature": 0}}, "method.instance_temperature is 0.0: "),
+        ({"method": {"temperature": 0}}, "method.temperature is 0.0: "),
         ({"method": {"name": "cc", "cluster_temperature": -1}}, "method.cluster_temperature is -1.0: "),
         ({"method": {"hidden": 0}}, "method.hidden is 0: "),
     ],
@@ -126,13 +127,11 @@ def test_a_setting_below_a_value_is_refused():
         set_key({"seed": 3}, "seed.x", 1)
 
 
-def test_defaults_are_fedmcc_plus_on_digits_with_the_views_of_digits():
+def test_defaults_are_fedmcc_and_informative_on_digits_with_the_views_of_digits():
     config = parse({})
-    assert [name_of(section, getattr(config, section)) for section in ("data", "encoder", "method")] == [
-        "digits",
-        "convnet",
-        "fedmcc-plus",
-    ]
+    sections = ("data", "encoder", "method", "clustering")
+    names = [name_of(section, getattr(config, section)) for section in sections]
+    assert names == ["digits", "convnet", "fedmcc", "informative"]
     assert config.views == PRESETS["digits"]
     assert (config.training.learning_rate, config.training.optimizer) == (3e-4, "adam")
 
@@ -196,19 +195,47 @@ def test_a_folder_is_not_a_recipe(tmp_path):
         load(Path(tmp_path))
 
 
-@pytest.mark.parametrize("section", ["method", "clustering"])
-def test_a_complete_configuration_of_an_earlier_version_keeps_a_single_clustering(section):
-    tables = {"method": {"name": "fedu"}, "clustering": {"name": "spectral"}}
-    complete = dump(parse({} if section == "method" else tables))
-    earlier = complete.replace("members = 5\n", "").replace("variance = 0.95\n", "")
-    assert earlier != complete
-    assert [getattr(parse_text(text), section).variance for text in (complete, earlier)] == [0.95, 1.0]
-    assert getattr(parse_text(complete), section).members == 5
-    assert getattr(parse_text(earlier), section).members == 1
-    assert getattr(parse_text(earlier.split("\n", 1)[1]), section).members == 5  # an ordinary recipe
-
-
 @pytest.mark.parametrize("table", [{"seed": 2**63}, {"encoder": {"width": 10**30}}, {"clusters": -(2**63)}])
 def test_a_number_beyond_64_bits_is_refused(table):
     with pytest.raises(InputError, match="give a number of at most 64 bits"):
         parse(table)
+
+
+@pytest.mark.parametrize("name", ["fedmcc", "fedbyol", "fedsimclr", "fedmoco"])
+def test_a_method_that_learns_features_is_followed_by_the_default_clustering_unless_it_is_turned_off(name):
+    table = {"method": {"name": name}}
+    assert name_of("clustering", parse(table).clustering) == "informative"
+    off = parse({**table, "clustering": {"name": "none"}})
+    assert name_of("clustering", off.clustering) == "none"
+
+
+def test_a_method_with_a_cluster_head_is_followed_by_no_clustering():
+    assert name_of("clustering", parse({"method": {"name": "mcc"}}).clustering) == "none"
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        (
+            {"method": {"name": "fedmcc-plus", "members": 5}},
+            "method.name is 'fedmcc-plus', which is gone: write method.name = \"fedmcc\" "
+            'and clustering.name = "informative".',
+        ),
+        (
+            {"method": {"name": "fedu"}, "clustering": {"name": "spectral"}},
+            "clustering.name is 'spectral', which is gone: write clustering.name = \"informative\".",
+        ),
+        (
+            {"clustering": {"name": "best"}},
+            "clustering.name is 'best', which is gone: write clustering.name = \"informative\".",
+        ),
+    ],
+)
+def test_a_name_of_an_earlier_version_says_what_to_write_instead(table, sentence):
+    assert _refused(table) == sentence
+
+
+def test_every_renamed_name_is_gone_and_has_a_successor():
+    for name, instead in RENAMED.items():
+        assert name not in METHODS.keys() | CLUSTERINGS.keys()
+        assert 'clustering.name = "informative"' in instead

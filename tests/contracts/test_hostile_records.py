@@ -22,8 +22,13 @@ from fedmcc.views import preset
 
 IMAGES, HOSTILE = 24, 1
 FAST, SLOW = 12, int(os.environ.get("FEDMCC_FUZZ", "100"))  # examples of each stage; over 10,000 with 1000
-EXPENSIVE = {"fedmcc-plus method centroids": 500, "fedmcc-plus method merging": 300}  # up to 20 ms each
-STAGES = {"fedmcc-plus": 8, "fedmcc": 2, "kmeans": 2}  # number of stages that get many random replies
+EXPENSIVE = {"informative clustering prototypes": 500, "informative clustering clusters": 300}  # 20 ms each
+STAGES = {  # number of stages that get many random replies
+    "fedmcc method": 1,
+    "informative clustering": 3,
+    "mcc clustering": 1,
+    "kmeans clustering": 2,
+}
 HELLO = Hello("site-a", 40, 1, 8, "0.1.0", "abc")
 
 NUMBERS = st.sampled_from([0, 1, -1, 7, 23, 25, 2**31, 2**53, 2**62, -(2**63), 2**63 - 1])
@@ -239,7 +244,7 @@ def test_a_random_reply_is_refused_or_gives_a_finite_model(case):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "number"), [(name, n) for name in STAGES for n in range(STAGES[name])])
 def test_many_random_replies_are_refused_or_give_a_finite_model(cases, name, number):
-    of_method = [case for case in cases if case.name == name]
+    of_method = [case for case in cases if f"{case.name} {case.registry}" == name]
     assert len(of_method) == STAGES[name]
     _fuzz(Target(of_method[number]).receive, min(SLOW, EXPENSIVE.get(str(of_method[number]), SLOW)))
 

@@ -55,14 +55,12 @@ def test_no_two_stages_of_a_run_share_a_name(cases, method):
     assert all(len(set(names)) == len(names) for names in runs)
 
 
-def test_stages_that_are_off_by_default_are_tested(cases):
-    assert {"polish", "choice"} <= set(_stage_names(cases, "fedmcc-plus"))
+def test_the_stages_of_every_clustering_are_tested(cases):
     assert {case.name for case in cases if case.registry == "clustering"} == {
         "mcc",
         "cc",
         "kmeans",
-        "spectral",
-        "best",
+        "informative",
         "lloyd",
         "landmarks",
         "neighbours",

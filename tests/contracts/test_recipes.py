@@ -178,4 +178,4 @@ def test_a_cell_printed_in_several_tables_is_one_configuration(data: str, kind: 
 
 def test_the_demo_is_the_recipe_for_digits() -> None:
     with as_file(files("fedmcc.cli") / "demo.toml") as demo:
-        assert config.load(demo) == load(RECIPES / "digits-fedmcc-plus.toml")
+        assert config.load(demo) == load(RECIPES / "digits-fedmcc.toml")

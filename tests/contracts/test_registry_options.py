@@ -155,5 +155,5 @@ def test_a_method_without_publication_is_listed_as_another_one(monkeypatch):
 
 def test_the_summary_has_cost_and_needs_only_if_they_are_known():
     assert About("classical", "Lloyd", 1982).summary == "Lloyd 1982"
-    full = About("classical", "Lloyd", 1982, "a clustering", 0.5)
+    full = About("classical", "Lloyd", 1982, "a clustering", cost=0.5)
     assert full.summary == "Lloyd 1982; needs a clustering; 0.5 times the operations of mcc"

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fedmcc.methods.cross_client_contrast import CrossClientContrast
 from scipy.stats import chisquare, kstest
 
 from fedmcc import config
@@ -22,7 +23,6 @@ from fedmcc.federation.privacy import (
 )
 from fedmcc.messages import Task, Update
 from fedmcc.methods.base import Stage
-from fedmcc.methods.cross_client_contrast import CrossClientContrast
 from fedmcc.methods.other_clients import part_of_others
 from fedmcc.runs import experiment
 from fedmcc.storage.safetensor_files import load_state

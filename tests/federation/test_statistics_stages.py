@@ -5,13 +5,13 @@ import logging
 import numpy as np
 import pytest
 import torch
+from fedmcc.methods.federated_spectral import FederatedSpectral
 
 from fedmcc.config import parse
 from fedmcc.data.base import ImageSet
 from fedmcc.evaluation.clustering import accuracy
 from fedmcc.federation.policy import Federation, Policy
 from fedmcc.federation.rounds import Progress, Round, rounds
-from fedmcc.methods.federated_spectral import FederatedSpectral
 from fedmcc.methods.mcc import MCC
 from fedmcc.numerics.state_dicts import detached
 from fedmcc.runs.build import assemble

@@ -5,25 +5,20 @@ from fedmcc.errors import InputError
 from fedmcc.methods.choosing import MOST_CLUSTERS, chooses, most_clusters
 
 
-def test_auto_sets_the_largest_number_and_lets_the_method_choose():
-    config = parse({"clusters": "auto"})
-    assert (config.general.clusters, config.method.choose) == (MOST_CLUSTERS, True)
-    assert chooses(config.method, config.clustering)
-    assert not chooses(*(getattr(parse({"clusters": 5}), name) for name in ("method", "clustering")))
-
-
-def test_auto_lets_the_clustering_choose_after_a_method_that_only_learns_features():
-    config = parse({"clusters": "auto", "method": {"name": "fedbyol"}, "clustering": {"name": "spectral"}})
-    assert config.clustering.choose
+@pytest.mark.parametrize("method", ["fedmcc", "fedbyol"])
+def test_auto_sets_the_largest_number_and_lets_the_clustering_choose(method):
+    config = parse({"clusters": "auto", "method": {"name": method}})
+    assert (config.general.clusters, config.clustering.choose) == (MOST_CLUSTERS, True)
+    assert chooses(config.clustering)
+    assert not chooses(parse({"clusters": 5, "method": {"name": method}}).clustering)
 
 
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
-        ({"clusters": "auto", "method": {"name": "mcc"}}, "neither the method nor the clustering can choose"),
+        ({"clusters": "auto", "method": {"name": "mcc"}}, "clusters is 'auto', but this clustering cannot"),
+        ({"clusters": "auto", "clustering": {"name": "kmeans"}}, "set clustering.name to informative"),
         ({"clusters": "many"}, "clusters is 'many'"),
-        ({"clusters": "auto", "method": {"members": 1}}, "set method.members to 2 or more"),
-        ({"clusters": "auto", "method": {"polish_rounds": 1}}, "set method.polish_rounds to 0"),
     ],
 )
 def test_what_cannot_choose_is_refused(table, sentence):

@@ -9,18 +9,16 @@ from torch import nn
 
 from fedmcc.federation.privacy import Privacy, PrivateAggregator
 from fedmcc.messages import Task, Update
-from fedmcc.methods.best_clustering import BestClustering
-from fedmcc.methods.cross_client_contrast import CrossClientContrast
-from fedmcc.methods.federated_spectral import FederatedSpectral
-from fedmcc.methods.fedmcc_plus import FedMCCPlus
+from fedmcc.methods.centroids import HEAD
+from fedmcc.methods.cluster_contrast import ClusterContrast
+from fedmcc.methods.informative import InformativeClustering
 from fedmcc.methods.lloyd import LloydKMeans
 from fedmcc.methods.other_clients import part_of_others
-from fedmcc.networks.convnet import ConvNetOptions
 from fedmcc.networks.momentum import Branch, Network
 from fedmcc.numerics.state_dicts import detached, select
 
 SAMPLES = 60  # of each client
-SPECTRAL = FederatedSpectral(prototypes=3.0, axes=2.0)
+INFORMATIVE = InformativeClustering(prototypes=3.0)
 
 
 def _points(client):
@@ -32,7 +30,7 @@ def _points(client):
 
 def _claiming(update, times):
     """The update of a client that claims to have each image several times."""
-    means = ("moment", "centroids")
+    means = "centroids"
     extras = {
         name: value if name.startswith(means) else value * times for name, value in update.extras.items()
     }
@@ -46,7 +44,7 @@ def _update(net, stage, client):
     return Update(client, stage.name, 1, SAMPLES, None, detached(weights), detached(extras))
 
 
-def _stages_with_updates(method=SPECTRAL):
+def _stages_with_updates(method=INFORMATIVE):
     """The stages of a clustering, with honest updates and the global model of each.
 
     There are as many clusters as groups of points: which groups fewer ones would join depends on rounding.
@@ -87,7 +85,7 @@ def test_without_claims_the_limit_changes_no_bit():
         )
 
 
-@pytest.mark.parametrize("clustering", [SPECTRAL, BestClustering(), LloydKMeans(rounds=2)])
+@pytest.mark.parametrize("clustering", [INFORMATIVE, LloydKMeans(rounds=2)])
 def test_clipped_clients_count_equally_however_many_images_they_claim(clustering):
     server = PrivateAggregator(Privacy(clip=1e9))
     for stage, updates, model in _stages_with_updates(clustering):
@@ -100,34 +98,32 @@ def test_clipped_clients_count_equally_however_many_images_they_claim(clustering
 
 @pytest.mark.parametrize("present", [(100,), (100, 100), (100, 102)])
 def test_a_clipped_client_that_was_not_drawn_counts_as_one_of_those_that_were(present):
-    stage = CrossClientContrast(rounds=1, epochs=1, projections=2, repulsion=1.0)
-    weights = {"online.encoder.w": torch.zeros(3)}
+    (stage,) = ClusterContrast(marginal="all").stages()
+    weights, sizes = {f"{HEAD}.bias": torch.zeros(2)}, torch.tensor([0.25, 0.75])
     updates = [
-        Update(k, "separation", 1, count, 0.5, weights, {"moment": torch.eye(2)})
-        for k, count in enumerate(present)
+        Update(k, stage.name, 1, count, 0.5, weights, {"sizes": sizes}) for k, count in enumerate(present)
     ]
     extras = PrivateAggregator(Privacy(clip=1.0)).combine(stage, updates, weights, 1).extras
-    task = Task(9, "separation", 2, weights, extras)
-    others, share = part_of_others(torch.eye(2), "moment", task, {"samples": torch.tensor(900)})
+    task = Task(9, stage.name, 2, weights, extras)
+    others, share = part_of_others(sizes, "sizes", task, {"samples": torch.tensor(900)})
     assert float(share) == pytest.approx(1 / (len(present) + 1))
-    torch.testing.assert_close(others, (1 - share) * torch.eye(2).double())
+    torch.testing.assert_close(others, (1 - share) * sizes.double())
 
 
 @pytest.mark.parametrize("samples", [40, 1000])
-def test_a_client_subtracts_its_moment_as_often_as_it_was_counted(samples):
-    method = FedMCCPlus(projections=6)
-    encoder = ConvNetOptions(width=2, norm="group").build(1, 8)
-    net, stage = method.build(encoder, encoder.features, 4), method.stages()[1]
-    moments = [torch.diag(torch.eye(6)[k]) for k in range(3)]
+def test_a_client_subtracts_its_sizes_as_often_as_it_was_counted(samples):
+    method, net = ClusterContrast(marginal="all"), Network(Branch(nn.Flatten()))
+    method.extend(net, 6, 3)
+    (stage,), sizes = method.stages(), torch.eye(3)
     shared = detached(select(net.state_dict(), stage.shared))
     updates = [
-        Update(k, stage.name, 1, count, None, shared, {"moment": moments[k]})
+        Update(k, stage.name, 1, count, None, shared, {"sizes": sizes[k]})
         for k, count in enumerate((samples, 20, 20))
     ]
-    extras = replace(stage, samples_limit=2.0).combine(updates, dict(net.state_dict())).extras
-    net.own.copy_(moments[0])
+    extras = replace(stage, samples_limit=2.0).combine(updates, detached(net.state_dict())).extras
+    net.sizes.own.copy_(sizes[0])
     memory = {"samples": torch.tensor(samples), "round": torch.tensor(1)}
     stage.receive(net, Task(0, stage.name, 2, shared, extras), memory)
-    assert torch.allclose(net.others, 0.25 * (moments[1] + moments[2]))
-    assert float(net.share) == pytest.approx(0.5)
+    torch.testing.assert_close(net.sizes.others, torch.tensor([0, 0.25, 0.25]))
+    assert float(net.sizes.share) == pytest.approx(0.5)
     assert ("limit" in extras) == (samples == 1000)

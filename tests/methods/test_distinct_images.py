@@ -10,7 +10,7 @@ from fedmcc.federation.client import Client
 from fedmcc.messages import Task
 from fedmcc.methods.centroids import HEAD
 from fedmcc.methods.distinct_images import distinct_images, distinct_points, nearest_images
-from fedmcc.methods.federated_spectral import FederatedSpectral
+from fedmcc.methods.informative import InformativeClustering
 from fedmcc.methods.k_fed import KFed
 from fedmcc.methods.lloyd import LloydKMeans
 from fedmcc.methods.neighbours import NeighbourClustering
@@ -48,7 +48,7 @@ def _sent(method, number, copy_of):
 SUMS = {
     "lloyd": (LloydKMeans(), 1, "sums"),
     "votes": (NeighbourClustering(axes=0.0, neighbours=3, balance=0.0), 1, "sums"),
-    "prototypes": (FederatedSpectral(members=1, prototypes=1.0, axes=0.0, prototype_rounds=1), 0, "sums"),
+    "prototypes": (InformativeClustering(prototypes=1.0, prototype_rounds=1), 1, "sums"),
 }
 
 
@@ -63,13 +63,13 @@ def test_no_sum_stands_for_copies_of_one_image(name):
 
 
 @pytest.mark.parametrize(
-    ("method", "number"), [(KFed(), 0), (LloydKMeans(), 0), (FederatedSpectral(axes=0.0), 0)]
+    ("method", "number", "sets"), [(KFed(), 0, 1), (LloydKMeans(), 0, 1), (InformativeClustering(), 1, 5)]
 )
-def test_no_centroid_stands_for_copies_of_one_image_and_sizes_count_them(method, number):
+def test_no_centroid_stands_for_copies_of_one_image_and_sizes_count_them(method, number, sets):
     sent = _sent(method, number, COPIED)
     distances = (sent["centroids"] - nn.functional.normalize(OUTLIER, dim=0)).norm(dim=1)
     assert distances.min() > 0.05
-    assert int(sent["sizes"].sum()) == 36
+    assert int(sent["sizes"].sum()) == 36 * sets
 
 
 def test_neighbours_are_the_nearest_different_images():

@@ -1,16 +1,13 @@
 """Extras that no client's images can give are refused; those at the limits are accepted."""
 
-import math
-
 import pytest
 import torch
 
 from fedmcc.messages import Update
 from fedmcc.methods.centroids import HEAD
-from fedmcc.methods.cross_client_contrast import CrossClientContrast
-from fedmcc.methods.federated_kmeans import Centroids, FederatedKMeans, Whitening
-from fedmcc.methods.federated_spectral import FederatedSpectral, Merging
-from fedmcc.methods.self_training import ModelSelection
+from fedmcc.methods.federated_kmeans import Centroids, FederatedKMeans
+from fedmcc.methods.informative import InformativeClustering, InformativeMerging
+from fedmcc.methods.whitening import Whitening
 from fedmcc.numerics.matrices import is_positive_semidefinite, upper_triangle
 
 IMAGES, FEATURES, PROTOTYPES = 12, 3, 4
@@ -93,28 +90,14 @@ def test_moments_of_no_unit_vectors_are_refused(moments):
     assert _error(Whitening(), **moments) == "Its moments are not those of one unit vector per image."
 
 
-@pytest.mark.parametrize(
-    ("matrix", "valid"),
-    [([[0.5, 0.5], [0.5, 0.5]], True), ([[0.5, 0.6], [0.6, 0.5]], False), ([[-0.5, 0], [0, 0.5]], False)],
-)
-def test_a_second_moment_must_be_positive_semidefinite(matrix, valid):
-    stage = CrossClientContrast(rounds=1, epochs=1, projections=2, repulsion=1.0)
-    assert (_error(stage, moment=torch.tensor(matrix)) == "") == valid
-
-
 @pytest.mark.parametrize(("shift", "valid"), [(0.0, True), (2.0, False)])
 def test_affinities_must_be_positive_semidefinite(shift, valid):
     affinity = torch.full((PROTOTYPES, PROTOTYPES), IMAGES / PROTOTYPES**2, dtype=torch.float64)
     affinity += shift * (torch.eye(PROTOTYPES).flip(0) - torch.eye(PROTOTYPES)) / PROTOTYPES
     assert (affinity >= 0).all()
-    stage = Merging(method=FederatedSpectral(prototypes=1.0, members=1))
-    assert (_error(stage, affinity=upper_triangle(affinity).float()) == "") == valid
-
-
-@pytest.mark.parametrize(("doubt", "valid"), [(math.log(4), True), (math.log(4) + 0.1, False), (-0.1, False)])
-def test_an_entropy_is_at_most_that_of_equal_sizes(doubt, valid):
-    sizes, entropies = torch.full((2, PROTOTYPES), 0.25).double(), torch.tensor([0.5, doubt]).double()
-    assert (_error(ModelSelection(), sizes=sizes, doubt=entropies) == "") == valid
+    stage, histogram = InformativeMerging(method=InformativeClustering()), torch.full((PROTOTYPES,), 3.0)
+    sent = {"affinity": upper_triangle(affinity).float(), "histogram": histogram}
+    assert (_error(stage, **sent) == "") == valid
 
 
 @pytest.mark.parametrize("smallest", [-1e-3, -1e-9, 0.0, 1.0])

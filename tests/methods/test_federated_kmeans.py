@@ -10,10 +10,10 @@ from torch import nn
 from fedmcc.errors import InputError
 from fedmcc.evaluation.clustering import accuracy
 from fedmcc.messages import Update
-from fedmcc.methods.centroids import local_centroids
+from fedmcc.methods.centroids import HEAD, local_centroids
 from fedmcc.methods.distinct_images import DistinctPoints
 from fedmcc.methods.federated_kmeans import FederatedKMeans
-from fedmcc.methods.federated_spectral import FederatedSpectral
+from fedmcc.methods.whitening import Whitening
 from fedmcc.networks.momentum import Branch, MomentumPair, Network
 from fedmcc.numerics.state_dicts import select
 
@@ -62,13 +62,15 @@ def test_whitened_features_of_all_clients_have_mean_0_and_variance_1_on_every_ax
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
 def test_axes_beyond_a_share_of_the_variance_are_left_out(share):
-    shards = [np.repeat([0, 1], 90), np.repeat([2, 3, 4], 40)]
-    net, _ = _exchange(shards, clusters=2, variance=share)
-    points = torch.cat([_blobs(shard).flatten(1) for shard in shards])
+    net, method = Network(Branch(nn.Flatten())), FederatedKMeans()
+    method.extend(net, 12, 2)
+    shards = [_blobs(labels).flatten(1) for labels in (np.repeat([0, 1], 90), np.repeat([2, 3, 4], 40))]
+    stage, points = Whitening(variance=share), torch.cat(shards)
+    axes = stage.combine(_moments_of(stage, net, shards), net.state_dict()).weights[f"{HEAD}.whitening.axes"]
     unit = (points / points.norm(dim=1, keepdim=True)).double().numpy()
     largest = np.sort(np.linalg.eigvalsh(np.cov(unit.T, bias=True)))[::-1]
     needed = next(count for count in range(1, 13) if largest[:count].sum() >= share * largest.sum())
-    placed = unit @ net.online.cluster_projector.whitening.axes.double().numpy().T
+    placed = unit @ axes.double().numpy().T
     np.testing.assert_allclose(placed.var(axis=0), (np.arange(4) < needed).astype(float), atol=1e-4)
 
 
@@ -220,18 +222,8 @@ def test_a_target_gets_a_head_of_its_own():
 
 
 @pytest.mark.parametrize(
-    "options", [{"temperature": 0.0}, {"images_per_centroid": 0}, {"axes": -1.0}, {"variance": 1.1}]
+    "options", [{"temperature": 0.0}, {"images_per_centroid": 0}, {"axes": -1.0}, {"whiten": 1.1}]
 )
 def test_invalid_options_are_refused(options):
     with pytest.raises(InputError, match=f"clustering.{next(iter(options))}"):
         FederatedKMeans(**options)
-
-
-def test_few_centroids_for_the_largest_number_of_clusters_are_normal_if_the_number_is_chosen(caplog):
-    net, method = Network(Branch(nn.Flatten())), FederatedSpectral(axes=0.0, choose=True)
-    method.extend(net, 12, 30)
-    stage = method.stages()[0]
-    shared = select(net.state_dict(), stage.shared)
-    update = Update(0, stage.name, 1, 12, None, shared, stage.extras(net, [_blobs(np.arange(12))]))
-    stage.combine([update], net.state_dict())
-    assert caplog.text == ""

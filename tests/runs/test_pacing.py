@@ -1,9 +1,9 @@
 import filecmp
 
 import pytest
+from fedmcc.methods.fedmcc_plus import FedMCCPlus
 
 from fedmcc.config import load, parse
-from fedmcc.methods.fedmcc_plus import FedMCCPlus
 from fedmcc.runs import build, experiment
 from fedmcc.runs.pacing import Budget, Replanned, possible_epochs, revised, steps_within
 from fedmcc.runs.schedule import Schedule

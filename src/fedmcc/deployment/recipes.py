@@ -12,10 +12,8 @@ RESOLVED_KEYS = (  # which the server fills in if they are not set
     "encoder.mean",
     "encoder.std",
 )
-STATISTICS = {"smallest": 10, "prototypes": 10.0}  # as runs.resolve sets them, which would load torch
-AT_SITES = {  # if not set
-    f"{section}.{name}": value for section in ("method", "clustering") for name, value in STATISTICS.items()
-}
+SMALLEST = 10  # as runs.resolve sets it, which would load torch
+AT_SITES = {"method.smallest": SMALLEST, "clustering.smallest": SMALLEST}  # if not set
 LOCAL_KEYS = ("data.root", "encoder.path")  # differ between machines
 
 

@@ -203,9 +203,10 @@ class Stage:
 
         Use it for averages in `combine`, and multiply sums over images by `counts / samples`.
         """
+        median = median_low(update.samples for update in updates)
         if self.equal_clients:
-            return [float(round(sum(update.samples for update in updates) / len(updates)))] * len(updates)
-        limit = self.samples_limit * median_low(update.samples for update in updates)
+            return [float(median)] * len(updates)
+        limit = self.samples_limit * median
         return [min(float(update.samples), limit) for update in updates]
 
 

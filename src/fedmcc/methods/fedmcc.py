@@ -24,7 +24,7 @@ class FedMCC:
     """Federated momentum contrast of images (Algorithm 1); a clustering follows."""
 
     about: ClassVar[About] = About(
-        "this paper", "Miao and Koyuncu, ACM TIST", 2024, features_only=True, cost=0.61
+        "this paper", "Miao and Koyuncu, ACM TIST", 2024, features_only=True, cost=0.97
     )
 
     rounds: int = 100  # R

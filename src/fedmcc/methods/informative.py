@@ -131,7 +131,8 @@ class LocalPrototypes(Statistics):
         """
         head = net.online.cluster_projector
         found = distinct_points(net, torch.cat([head.whitening(x).cpu() for x in encode(net, batches)]))
-        share = len(head.vectors.weight) * int(found.copies.sum()) / max(float(head.images), 1.0)
+        images = int(found.copies.sum())  # of which the server may have counted fewer
+        share = len(head.vectors.weight) * min(1.0, images / max(float(head.images), 1.0))
         possible = len(found.points) / (IMAGES_PER_CENTROID * self.smallest)
         count = max(1, round(min(share, possible)))
         sets = min(MOST_SETS, max(1, round(share / count)))
@@ -142,6 +143,7 @@ class LocalPrototypes(Statistics):
     def extras_error(self, update: Update) -> str:
         """Check number, sizes and lengths of the centroids."""
         most, axes = update.weights[VECTORS].shape
+        most *= 2  # the number of sets is rounded
         return centroids_error(update, most, axes, self.smallest, sets=MOST_SETS)
 
     def combine(self, updates: Sequence[Update], model: State) -> Aggregate:

@@ -67,7 +67,7 @@ class Prototypical(fedmoco.Representation):
     """InfoNCE against a queue, plus the contrast of each query with the prototypes of its client."""
 
     method: PCL
-    name: str = "prototypes"
+    name: str = "contrast"  # a clustering may have a stage named prototypes
     sees: Sights = (VIEW, VIEW, ROW)
 
     def first_notes(self, net: fedmoco.MomentumQueue, count: int) -> State:

@@ -6,6 +6,7 @@ random. docs/clustering.md explains it.
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float64, Int64
@@ -165,19 +166,18 @@ def recognised(vectors: Float[np.ndarray, "j d"], holdings: Holdings, labels: La
     return float((np.mean(recalls) - 1 / len(tested)) / (1 - 1 / len(tested)) * several.mean())
 
 
-def grouped_owners(holdings: Holdings) -> Holdings:
+def grouped_owners(holdings: Holdings) -> Float64[np.ndarray, "groups j"]:
     """The holdings of at most MOST_OWNERS groups of owners with similar mixtures."""
     if len(holdings) <= MOST_OWNERS:
         return holdings
     images = holdings.sum(axis=1, keepdims=True)
     mixtures = np.sqrt(holdings / np.maximum(images, TINY)).astype(np.float32)
     labels = kmeans.fit(mixtures, MOST_OWNERS, 0, images[:, 0], restarts=1).labels_
-    grouped: Holdings = np.eye(MOST_OWNERS)[labels].T @ holdings
+    grouped: Matrix = np.eye(MOST_OWNERS)[labels].T @ holdings
     return grouped
 
 
-def _term(joint: Terms, expected: Terms) -> Terms:
-    """x ln(x / y), and 0 for x = 0."""
+def _term(joint: Any, expected: Any) -> Any:
+    """x ln(x / y) of numbers or arrays, and 0 for x = 0."""
     joint = np.maximum(joint, TINY)
-    term: Terms = joint * np.log(joint / np.maximum(expected, TINY))
-    return term
+    return joint * np.log(joint / np.maximum(expected, TINY))
