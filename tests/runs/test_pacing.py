@@ -3,7 +3,7 @@ import filecmp
 import pytest
 
 from fedmcc.config import load, parse
-from fedmcc.methods.fedmcc_plus import FedMCCPlus
+from fedmcc.methods.fedmcc import FedMCC
 from fedmcc.runs import build, experiment, pacing
 from fedmcc.runs.pacing import Budget, Replanned, revised, steps_within
 from fedmcc.runs.schedule import Schedule
@@ -24,21 +24,16 @@ TINY = {
     [
         ("representation", 5, 35, None),  # as planned
         ("representation", 5, 32, None),  # nearly
-        ("representation", 4, 16, (10, 10)),  # half as fast: both stages become shorter
-        ("representation", 16, 4, (16, 4)),  # what is done stays
-        ("representation", 16, 0, (16, 1)),  # late, but every stage has a round
-        ("representation", 4, 76, (40, 40)),  # twice as fast
-        ("representation", 4, 999, (150, 150)),  # never more than 300
-        ("separation", 5, 15, None),
-        ("separation", 5, 3, (20, 8)),
-        ("separation", 5, 0, (20, 5)),
-        ("merging", 1, 0, None),  # nothing is trained
+        ("representation", 4, 16, 20),  # half as fast
+        ("representation", 16, 0, 16),  # late: what is done stays
+        ("representation", 4, 76, 80),  # twice as fast
+        ("representation", 4, 999, 300),  # never more
+        ("clusters", 1, 0, None),  # nothing is trained
     ],
 )
-def test_the_possible_rounds_are_shared_by_the_stages(stage, round, possible, expected):
-    changed = revised(FedMCCPlus(rounds=40), {"stage": stage, "round": round}, possible)
-    rounds = changed and tuple(one.rounds for one in changed.stages() if one.trained)
-    assert rounds == expected
+def test_the_rounds_are_those_done_and_those_possible(stage, round, possible, expected):
+    changed = revised(FedMCC(rounds=40), {"stage": stage, "round": round}, possible)
+    assert (changed and changed.rounds) == expected
 
 
 def test_epochs_left_follow_from_the_last_ones_and_leave_time_for_the_rest(monkeypatch):
@@ -60,8 +55,8 @@ def test_a_run_on_a_slow_machine_is_shortened_and_its_configuration_repeats_it(t
     run = experiment.start_run(build.prepare(parse(TINY)), tmp_path / "first")
     events = list(steps_within(build.prepare(load(run.config_file)), run, budget))
     assert any(isinstance(event, Replanned) for event in events)
-    done = [(row["stage"], row["round"]) for row in run.rows()][:-4]  # four stages train nothing
-    assert done == [("representation", 1), ("representation", 2), ("separation", 1)]
+    done = [(row["stage"], row["round"]) for row in run.rows()][:-3]  # three stages train nothing
+    assert done == [("representation", 1)]
     again = experiment.run(load(run.config_file), tmp_path / "second")
-    assert [(row["stage"], row["round"]) for row in again.rows()][:-4] == done
+    assert [(row["stage"], row["round"]) for row in again.rows()][:-3] == done
     assert filecmp.cmp(run.model_file, again.model_file, shallow=False)

@@ -28,7 +28,7 @@ N = 64
 
 def _net():
     encoder = ConvNetOptions(width=8, norm="group").build(1, 32)
-    method = METHODS["fedmcc"](projections=16)
+    method = METHODS["fedmcc"]()
     return method.build(encoder, encoder.features, 4), method.stages()
 
 
@@ -37,7 +37,7 @@ def _pair(n=N):
 
 
 def _measured(chunk):
-    net, (stage, _) = _net()
+    net, (stage,) = _net()
     trainable(net, stage)
     return peak_bytes(lambda: backward(net, stage, _pair(), chunk), CPU)
 
@@ -101,9 +101,8 @@ def _config(**training):
             "name": "fedmcc",
             "rounds": 1,
             "epochs": 1,
-            "clustering_rounds": 1,
-            "clustering_epochs": 1,
         },
+        "clustering": {"name": "mcc", "rounds": 1, "epochs": 1},
         "training": {"batch_size": 40, **training},
         "partition": {"clients": 2},
     }

@@ -69,21 +69,11 @@ def steps_within(
 
 
 def revised(method: Any, row: Row, possible: int) -> Any:
-    """FedMCC+ with the possible further rounds after this one; None if about as many are planned.
-
-    Rounds of the first stage that are done stay; otherwise the stages keep their shares.
-    """
-    planned = {stage.name: stage.rounds for stage in method.stages() if stage.trained}
-    if row["stage"] not in planned:
+    """The method with the possible further rounds after this one; None if about as many are planned."""
+    if row["stage"] not in {stage.name for stage in method.stages() if stage.trained}:
         return None
-    first, in_first = next(iter(planned.values())), row["stage"] == next(iter(planned))
-    done = row["round"] + (0 if in_first else first)
-    total = min(MAX_EPOCHS, done + max(int(in_first), possible))  # each stage has a round at least
-    if abs(total - method.rounds) <= TOLERANCE * method.rounds:
-        return None
-    if in_first:
-        first = max(done, total - round(method.separation * total))
-    return replace(method, rounds=total, separation=(total - first) / total)
+    total = min(MAX_EPOCHS, row["round"] + possible)
+    return None if abs(total - method.rounds) <= TOLERANCE * method.rounds else replace(method, rounds=total)
 
 
 def _revised(method: Any, event: object, budget: Budget | None) -> Any:
