@@ -49,7 +49,6 @@ def test_centroids_of_single_images_are_allowed_unasked_only_if_nothing_is_sent(
     clustering = {"clustering": {"name": "kmeans", **stated}, "method": {"name": "fedu"}}
     images = _images(labels=np.arange(20) % 4)
     assert with_statistics(parse(sharing | clustering), images).clustering.smallest == expected
-    assert with_statistics(parse(sharing | {"method": stated}), images).method.smallest == expected
 
 
 def _limits(options):

@@ -61,11 +61,6 @@ def test_the_batch_is_the_largest_chunk_and_more_memory_never_makes_it_smaller(m
     assert chunks[-1] == N
 
 
-def test_the_stage_that_needs_most_decides(monkeypatch):
-    first, second = (_chunk(monkeypatch, 10, stages) for stages in (slice(0, 1), slice(1, 2)))
-    assert _chunk(monkeypatch, 10) == min(first, second) < max(first, second)
-
-
 def test_a_limit_that_is_too_low_is_refused_with_what_is_needed(monkeypatch):
     with pytest.raises(
         InputError, match=r"training\.memory_limit is 1 MB, but chunks of 3 images need about"

@@ -52,8 +52,8 @@ def steps_within(
 ) -> Iterator[Step | Scored | Finished | Replanned]:
     """Run an experiment in the time of a budget, if there is one.
 
-    `method.rounds` and `method.separation` are changed as needed, also in the configuration of the run: to
-    run it repeats the training bit for bit.
+    `method.rounds` is changed as needed, also in the configuration of the run: to run it repeats the
+    training bit for bit.
     """
     method: Any = experiment.config.method
     while method is not None:

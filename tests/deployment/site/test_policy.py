@@ -31,7 +31,7 @@ def recipe(**changes):
 
 
 EVERYTHING_ALLOWED = {
-    "methods": ["fedmcc"],
+    "methods": ["fedmcc", "mcc"],
     "recipes": [HASH],
     "max_rounds": 7,
     "max_epochs": 5,

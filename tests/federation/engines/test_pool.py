@@ -49,7 +49,8 @@ def _config(engine, method="mcc"):
         "training": {"batch_size": 8, "keep_optimizer": True},
         "engine": {"name": engine, **({"workers": 2} if engine == "pool" else {})},
     }
-    table |= {"clustering": {"name": name, **CLUSTERINGS[name]} for name in clustering}
+    for name in clustering:
+        table["clustering"] = {"name": name, **CLUSTERINGS[name]}
     return parse(table)
 
 
