@@ -87,7 +87,7 @@ def test_own_method_has_no_head_and_is_scored_by_its_features(start: Start, tmp_
 
 def test_own_dataset_runs_by_its_name(start: Start, tmp_path: Path) -> None:
     start(tmp_path, "own_dataset.py", "--epochs", "1")
-    assert scores(tmp_path / "runs/stripes-fedmcc-plus-001")["images"] == 400
+    assert scores(tmp_path / "runs/stripes-fedmcc-001")["images"] == 400
 
 
 def test_digit_folders_deals_all_digits_to_three_owners(start: Start, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_digit_folders_deals_all_digits_to_three_owners(start: Start, tmp_path: 
 def test_read_run_shows_the_curve_and_every_cluster(start: Start, tmp_path: Path) -> None:
     run(load_config({**TINY, "threads": 1}), tmp_path / "tiny")
     printed = start(tmp_path, "read_run.py", "tiny")
-    assert "separation 1  loss" in printed
+    assert "representation 2  loss" in printed
     assert "cluster 3:" in printed
 
 

@@ -62,7 +62,7 @@ app(["list", "methods"])
     command = [sys.executable, "-c", script, *extras, "transformers", "uvicorn"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert "fedmcc-plus" in done.stdout
+    assert "fedsimclr" in done.stdout
 
 
 def test_fedmcc_lists_its_public_names_and_has_no_others() -> None:

@@ -23,10 +23,19 @@ from fedmcc.runs import experiment
 from fedmcc.runs.directory import Run
 
 SMALL = {"hidden": 8, "projections": 4}
-METHODS: dict[str, dict[str, Any]] = {
-    "fedmcc": {"rounds": 1, "epochs": 1, "clustering_rounds": 2, "clustering_epochs": 1, **SMALL},
-    "fedmcc-plus": {"rounds": 2, "polish_rounds": 1, "prototypes": 2.0, **SMALL},
-    "fedema": {"rounds": 3, "epochs": 1, **SMALL},
+METHODS: dict[str, dict[str, Any]] = {  # and clusterings
+    "fedmcc": {
+        "method": {"name": "fedmcc", "rounds": 1, "hidden": 8},
+        "clustering": {"name": "mcc", "rounds": 2, "epochs": 1, "hidden": 8},
+    },
+    "informative": {
+        "method": {"name": "fedmcc", "rounds": 2, "hidden": 8},
+        "clustering": {"name": "informative", "prototypes": 2.0},
+    },
+    "fedema": {
+        "method": {"name": "fedema", "rounds": 3, "epochs": 1, **SMALL},
+        "clustering": {"name": "none"},
+    },
 }
 
 
@@ -94,7 +103,7 @@ class Three:
             "device": "cpu",
             "data": {"name": "digits", "limit": 60},
             "encoder": {"width": 4},
-            "method": {"name": name, **METHODS[name]},
+            **METHODS[name],
             "partition": {"clients": len(self.names), "uneven": 0.5},
             "training": {"batch_size": 8},
             "evaluation": {"at_server": True},

@@ -17,7 +17,8 @@ TABLE = {
     "clusters": 2,
     "data": {"name": "digits", "limit": 40},
     "encoder": {"width": 4},
-    "method": {"name": "fedmcc-plus", "rounds": 2, "prototypes": 1.0, "axes": 1.0, "hidden": 8},
+    "method": {"name": "fedmcc", "rounds": 3, "hidden": 8},
+    "clustering": {"name": "informative", "prototypes": 1.0},
     "partition": {"clients": len(CLIENTS)},
     "training": {"batch_size": 8},
 }
@@ -39,5 +40,5 @@ def test_a_client_gets_the_encoder_once_a_training_round_and_once_more(half):
     encoder = _bytes(select(pack(state) if half else state, ("online.encoder",)))
     for client in CLIENTS:
         sent = [_bytes(select(task.weights, ("online.encoder",))) for task in tasks if task.client == client]
-        # representation, separation, calibration, whitening; then centroids and merging
+        # representation three times, whitening; then prototypes and clusters
         assert sent == [encoder] * 4 + [0] * 2

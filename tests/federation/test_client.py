@@ -14,12 +14,12 @@ from fedmcc.numerics.randomness import generator
 from fedmcc.numerics.state_dicts import add_prefix, detached, select
 from fedmcc.runs.build import _clients, build_network
 from fedmcc.runs.checkpoints import load_state, save_state
-from fedmcc.runs.resolve import resolve
+from fedmcc.runs.resolve import resolve, stages
 
 SEED, BATCH, EPOCHS = 5, 8, 2
 
 
-def _setup(optimizer="adam", keep=True, method="mcc", **fields):
+def _setup(optimizer="adam", keep=True, method="mcc", clustering=None, **fields):
     images = load_dataset("digits", limit=26)
     table = {
         "clusters": 3,
@@ -27,6 +27,7 @@ def _setup(optimizer="adam", keep=True, method="mcc", **fields):
         "device": "cpu",
         "threads": 1,
         "method": {"name": method, "epochs": EPOCHS, **fields},
+        "clustering": {"name": "none"} if clustering is None else {"name": "mcc", **clustering},
         "encoder": {"width": 4},
         "training": {
             "batch_size": BATCH,
@@ -155,20 +156,6 @@ def test_the_reported_loss_is_the_mean_of_the_steps():
     assert client.images_per_epoch == 24
 
 
-def test_an_answer_carries_the_cluster_sizes_that_extras_put_into_the_head():
-    config, client, net = _setup(method="fedmcc-plus", polish_rounds=1, hidden=8, projections=4)
-    stage = next(stage for stage in config.method.stages() if stage.name == "polish")
-    sent, state = detached(net.state_dict()), add_prefix("net", detached(net.state_dict()))
-    task = Task(0, stage.name, 1, select(sent, (*stage.frozen, *stage.shared)))
-    update, _, _ = _answer(client, net, stage, task, state)
-    net.eval()
-    with torch.no_grad():
-        plain = client.views.plain(torch.from_numpy(client.images))
-        sizes = net.online.assign(net.online.encoder(plain)).mean(dim=0)
-    torch.testing.assert_close(update.weights[f"{HEAD}.marginal"], sizes, atol=1e-5, rtol=0)
-    assert not torch.allclose(sizes, sent[f"{HEAD}.marginal"], atol=1e-3)
-
-
 def test_an_answer_depends_on_nothing_but_task_and_state():
     """The network may still have the weights of another client."""
     config, client, net = _setup()
@@ -242,9 +229,9 @@ def test_a_kept_optimiser_follows_the_schedule(round, share):
 @pytest.mark.parametrize("unlabelled", [False, True])
 def test_a_stage_can_leave_out_images_without_a_label(unlabelled):
     config, client, net = _setup(
-        method="fedmcc", clustering_epochs=1, views_per_image=0, unlabelled=unlabelled, projections=4
+        method="fedmcc", clustering={"epochs": 1, "views_per_image": 0, "unlabelled": unlabelled}
     )
-    first, second = config.method.stages()
+    first, second = stages(config)
     rows = np.arange(2, 18)
     mixed, alone = replace(client, labelled=rows), replace(client, images=client.images[rows])
     state = add_prefix("net", detached(net.state_dict()))

@@ -1,12 +1,11 @@
 """Clipping, noise and secret draws, in the server's step and in whole runs."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
-from fedmcc.methods.cross_client_contrast import CrossClientContrast
 from scipy.stats import chisquare, kstest
 
 from fedmcc import config
@@ -22,8 +21,9 @@ from fedmcc.federation.privacy import (
     epsilon_secret_draw,
 )
 from fedmcc.messages import Task, Update
-from fedmcc.methods.base import Stage
-from fedmcc.methods.other_clients import part_of_others
+from fedmcc.methods.base import Aggregate, Stage
+from fedmcc.methods.extras import Additive
+from fedmcc.methods.other_clients import mean_over_images, part_of_others
 from fedmcc.runs import experiment
 from fedmcc.storage.safetensor_files import load_state
 
@@ -36,7 +36,8 @@ TINY = {
     "threads": 1,
     "data": {"name": "digits", "limit": 120},
     "encoder": {"name": "convnet", "width": 4, "norm": "group"},
-    "method": {"name": "fedmcc", "rounds": 2, "epochs": 1, "clustering_rounds": 1, "clustering_epochs": 1},
+    "method": {"name": "fedmcc", "rounds": 2, "epochs": 1},
+    "clustering": {"name": "mcc", "rounds": 1, "epochs": 1},
     "partition": {"clients": 3},
     "training": {"batch_size": 16},
 }
@@ -146,9 +147,10 @@ def test_invalid_options_are_refused(options, message):
         Privacy(**options)
 
 
-@pytest.mark.parametrize("method", ["fedmcc-plus", "fedca"])
-def test_noise_is_refused_where_clients_send_more_than_weights(method, tmp_path):
-    table = TINY | {"method": {"name": method}, "privacy": {"clip": 1.0, "noise": 1.0}}
+@pytest.mark.parametrize(("method", "clustering"), [("fedmcc", "informative"), ("fedca", "mcc")])
+def test_noise_is_refused_where_clients_send_more_than_weights(method, clustering, tmp_path):
+    pair = {"method": {"name": method}, "clustering": {"name": clustering}}
+    table = TINY | pair | {"privacy": {"clip": 1.0, "noise": 1.0}}
     with pytest.raises(InputError, match="clients send more"):
         experiment.run(config.parse(table), tmp_path / "run")
 
@@ -161,41 +163,59 @@ def test_noise_is_refused_with_batch_normalisation(section, tmp_path):
         experiment.run(config.parse(table), tmp_path / "run")
 
 
-PLUS = {"name": "fedmcc-plus", "rounds": 2, "hidden": 16, "projections": 8, "smallest": 1}
-
-
-def _plus(tmp_path, name, method, **privacy):
-    """A run of the default method whose statistics are all sums."""
-    table = TINY | {"method": PLUS | {"prototype_rounds": 2} | method, "privacy": privacy}
+def _default(tmp_path, name, clustering, **privacy):
+    """A run of the default whose statistics are all sums."""
+    clusters = {"name": "informative", "smallest": 1, "prototype_rounds": 2} | clustering
+    method = {"name": "fedmcc", "rounds": 2, "hidden": 16}
+    table = TINY | {"method": method, "clustering": clusters, "privacy": privacy}
     return experiment.run(config.parse(table), tmp_path / name)
 
 
-def test_noise_covers_the_default_method_if_all_its_statistics_are_sums(tmp_path):
-    done = _plus(tmp_path, "run", {}, clip=1.0, noise=4.0)
+def test_noise_covers_the_default_if_all_its_statistics_are_sums(tmp_path):
+    done = _default(tmp_path, "run", {}, clip=1.0, noise=4.0)
     stages = [row["stage"] for row in done.rows()]
-    statistics = ["calibration", "whitening", "prototypes", "prototypes", "merging"]
-    assert stages == ["representation", "separation", *statistics]
-    # separation publishes weights and a moment, whitening two moments
-    published = np.cumsum([1, 2, 1, 2, 1, 1, 1])
+    statistics = ["whitening", "prototypes", "prototypes", "clusters"]
+    assert stages == ["representation", "representation", *statistics]
+    # whitening publishes two moments, and clusters affinities and a histogram
+    published = np.cumsum([1, 1, 2, 1, 1, 2])
     privacy = Privacy(clip=1.0, noise=4.0)
     assert [row["epsilon"] for row in done.rows()] == [epsilon(privacy, int(n)) for n in published]
 
 
-def test_with_almost_no_noise_the_default_method_ends_as_with_clipping_alone(tmp_path):
+def test_with_almost_no_noise_the_default_ends_as_with_clipping_alone(tmp_path):
     clusters = []
     for name, noise in (("clipped", 0.0), ("noisy", 1e-6)):
-        done = _plus(tmp_path, name, {"prototypes": 2.0}, clip=1.0, noise=noise)
+        done = _default(tmp_path, name, {"prototypes": 2.0}, clip=1.0, noise=noise)
         lines = (done.path / "assignments.csv").read_text().splitlines()[1:]
         clusters.append(np.array([int(line.split(",")[1]) for line in lines]))
     assert accuracy(*clusters) > 0.6  # axes may change their sign; noise of 4 gives .17
 
 
+@dataclass(frozen=True, kw_only=True)
+class Moments(Stage):
+    """A stage whose clients also send a second moment of unit vectors."""
+
+    name: str = "moments"
+    rounds: int = 2
+    epochs: int = 1
+    trained: tuple[str, ...] = ("online.encoder",)
+    shared: tuple[str, ...] = ("online.encoder",)
+    size: int
+
+    def additive(self, weights):
+        return {"moment": Additive(torch.float32, (self.size, self.size), symmetric=True, norm=1.0)}
+
+    def combine(self, updates, model):
+        extras = mean_over_images(self, updates, "moment")
+        return Aggregate(super().combine(updates, model).weights, extras)
+
+
 def test_noise_on_a_statistic_is_scaled_by_its_largest_norm():
-    stage = CrossClientContrast(rounds=1, epochs=1, projections=40, repulsion=1.0)
+    stage = Moments(size=40)
     moment = torch.eye(40)  # far from negative, so that the noise is not cut off
     weights = {"online.encoder.w": torch.zeros(3)}
     updates = [
-        Update(client, "separation", 1, 10 * client + 10, 0.5, weights, {"moment": moment})
+        Update(client, stage.name, 1, 10 * client + 10, 0.5, weights, {"moment": moment})
         for client in range(5)
     ]
     privacy = Privacy(clip=1.0, noise=0.1)
@@ -207,16 +227,16 @@ def test_noise_on_a_statistic_is_scaled_by_its_largest_norm():
 
 
 def test_clients_of_different_sizes_subtract_their_own_part_of_a_clipped_mean():
-    stage = CrossClientContrast(rounds=2, epochs=1, projections=2, repulsion=1.0)
+    stage = Moments(size=2)
     weights = {"online.encoder.w": torch.zeros(3)}
     moments = [torch.diag(torch.tensor(pair)) for pair in ([1.0, 0.0], [0.0, 1.0])]
     updates = [
-        Update(client, "separation", 1, samples, 0.5, weights, {"moment": moments[client]})
+        Update(client, stage.name, 1, samples, 0.5, weights, {"moment": moments[client]})
         for client, samples in enumerate((900, 100))
     ]
     combined = PrivateAggregator(Privacy(clip=1.0)).combine(stage, updates, weights, 1)
     for client, update in enumerate(updates):
-        task = Task(client, "separation", 2, weights, combined.extras)
+        task = Task(client, stage.name, 2, weights, combined.extras)
         memory = {"samples": torch.tensor(update.samples), "round": torch.tensor(1)}
         others, share = part_of_others(moments[client], "moment", task, memory)
         torch.testing.assert_close(others, moments[1 - client].double() / 2)
@@ -224,11 +244,11 @@ def test_clients_of_different_sizes_subtract_their_own_part_of_a_clipped_mean():
 
 
 def test_numbers_of_images_do_not_reach_other_clients_if_updates_are_clipped():
-    stage = CrossClientContrast(rounds=1, epochs=1, projections=2, repulsion=1.0)
+    stage = Moments(size=2)
     weights, moment = {"online.encoder.w": torch.zeros(3)}, {"moment": torch.eye(2)}
 
     def published(images):
-        updates = [Update(c, "separation", 1, n, 0.5, weights, moment) for c, n in enumerate(images)]
+        updates = [Update(c, stage.name, 1, n, 0.5, weights, moment) for c, n in enumerate(images)]
         return PrivateAggregator(Privacy(clip=1.0)).combine(stage, updates, weights, 1).extras
 
     few, many = published((30, 30, 20)), published((30, 30, 2_000))

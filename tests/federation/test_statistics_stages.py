@@ -5,13 +5,13 @@ import logging
 import numpy as np
 import pytest
 import torch
-from fedmcc.methods.federated_spectral import FederatedSpectral
 
 from fedmcc.config import parse
 from fedmcc.data.base import ImageSet
 from fedmcc.evaluation.clustering import accuracy
 from fedmcc.federation.policy import Federation, Policy
 from fedmcc.federation.rounds import Progress, Round, rounds
+from fedmcc.methods.informative import InformativeClustering
 from fedmcc.methods.mcc import MCC
 from fedmcc.numerics.state_dicts import detached
 from fedmcc.runs.build import assemble
@@ -24,7 +24,7 @@ TABLE = {
     "views": {"size": 8},
     "encoder": {"name": "pixels"},
     "method": {"name": "raw"},
-    "clustering": {"name": "spectral"},
+    "clustering": {"name": "informative"},
     "partition": {"name": "by_class", "clients": CLASSES},
     "federation": {"fraction": 0.4},
 }
@@ -69,12 +69,12 @@ def test_a_client_that_does_not_answer_is_named_in_a_warning(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         f"The images of client 3 are missing from the stage {stage}, and so from the clusters: "
         "no valid update arrived."
-        for stage in ("whitening", "centroids", "merging")
+        for stage in ("whitening", "prototypes", "clusters")
     ]
 
 
 @pytest.mark.parametrize(
-    ("stage", "expected"), [(MCC().stages()[0], 4), (FederatedSpectral().stages()[0], 10)]
+    ("stage", "expected"), [(MCC().stages()[0], 4), (InformativeClustering().stages()[0], 10)]
 )
 def test_clients_are_drawn_for_training_and_all_of_them_for_statistics(stage, expected):
     policy = Policy(Federation(fraction=0.4))

@@ -33,13 +33,13 @@ TINY = {
     "evaluation": {"every": 5},
 }
 SMALL = {"hidden": 32, "projections": 16}
-FEDERATED: dict[str, dict[str, Any]] = {  # their stages
-    "fedmcc": {"rounds": 2, "epochs": 1, "clustering_rounds": 2, "clustering_epochs": 1, **SMALL},
-    "fedmcc-plus": {"rounds": 4, "axes": 0.5, "prototypes": 2.0, "smallest": 1, **SMALL},
-}  # nothing that magnifies the last digits, which differ between processors: neither as many whitened axes as
-# features, nor self-training, whose losses depend on the cut of so small a graph
+METHOD = {"name": "fedmcc", "rounds": 2, "hidden": 32}
+FEDERATED: dict[str, dict[str, Any]] = {  # a clustering after fedmcc
+    "mcc": {"rounds": 2, "epochs": 1, "hidden": 32},
+    "informative": {"prototypes": 2.0, "smallest": 1},
+}
 FEATURES_ALONE = ("fedbyol", "fedu", "fedema", "fedsimclr", "fedsimsiam", "fedmoco", "fedca")
-CLUSTERINGS: dict[str, dict[str, Any]] = {"mcc": {"rounds": 2, "epochs": 1}, "kmeans": {}, "spectral": {}}
+CLUSTERINGS: dict[str, dict[str, Any]] = {"mcc": {"rounds": 2, "epochs": 1}, "kmeans": {}}
 PARTITIONS = ("iid", "by_class")
 
 
@@ -49,13 +49,13 @@ def losses(method: str) -> list[float]:
         return [row["loss"] for row in trained(_alone(method), Path(folder) / "run").rows()]
 
 
-def federation(method: str, partition: str) -> dict[str, Any]:
+def federation(clustering: str, partition: str) -> dict[str, Any]:
     """What three clients train and send, round by round, and the size of what they end with."""
     with tempfile.TemporaryDirectory() as folder:
-        run = trained(federated(method, partition), Path(folder) / "run")
+        run = trained(federated(clustering, partition), Path(folder) / "run")
         rows = run.rows()
         return {
-            "fingerprint": mark(method, partition),
+            "fingerprint": mark(clustering, partition),
             "rounds": [f"{row['stage']} {row['round']}" for row in rows],
             "losses": [row["loss"] for row in rows],
             "bytes": [[row["bytes_down"], row["bytes_up"]] for row in rows],
@@ -63,15 +63,16 @@ def federation(method: str, partition: str) -> dict[str, Any]:
         }
 
 
-def federated(method: str, partition: str) -> dict[str, Any]:
+def federated(clustering: str, partition: str) -> dict[str, Any]:
     """The configuration of a federation of three clients."""
     sharing = {"name": partition, "clients": 3}
-    return {**TINY, "method": {"name": method, **FEDERATED[method]}, "partition": sharing}
+    after = {"name": clustering, **FEDERATED[clustering]}
+    return {**TINY, "method": METHOD, "clustering": after, "partition": sharing}
 
 
-def mark(method: str, partition: str) -> str:
+def mark(clustering: str, partition: str) -> str:
     """The fingerprint by which a site and a server tell whether they train the same network."""
-    complete = config.parse({**federated(method, partition), "clusters": 10})
+    complete = config.parse({**federated(clustering, partition), "clusters": 10})
     return fingerprint(build_network(complete, channels=1), complete)
 
 
@@ -114,16 +115,15 @@ def _norms(run: Run) -> dict[str, list[float]]:
 def _all_tables() -> dict[str, dict[str, Any]]:
     """Every configuration whose bits are compared, by name."""
     tables = {method: _alone(method) for method in ("cc", "mcc")}
-    tables |= {f"{method} {name}": federated(method, name) for method in FEDERATED for name in PARTITIONS}
-    plus = {"name": "fedmcc-plus", "rounds": 4, "polish_rounds": 2}
+    tables |= {f"{after} {name}": federated(after, name) for after in FEDERATED for name in PARTITIONS}
     three = {**TINY, "partition": {"clients": 3}, "federation": {"count": 2}}
-    tables["fedmcc-plus defaults"] = {**three, "method": plus}
+    tables["defaults"] = {**three, "method": {"rounds": 4}}
     for method in FEATURES_ALONE:
         tables[method] = {**three, "method": {"name": method, "rounds": 2, "epochs": 1}}
     for name, options in CLUSTERINGS.items():
         tables[f"fedsimclr {name}"] = {**tables["fedsimclr"], "clustering": {"name": name, **options}}
     pool = {"engine": {"name": "pool", "workers": 2}, "federation": {"half": True}}
-    return {**tables, "fedmcc-plus pool half": {**tables["fedmcc-plus by_class"], **pool}}
+    return {**tables, "pool half": {**tables["informative by_class"], **pool}}
 
 
 def _write(name: str, content: Mapping[str, Any]) -> None:
@@ -137,5 +137,5 @@ if __name__ == "__main__":
                 print(f"{digest}  {name}: {kind}", flush=True)
         sys.exit()
     _write("losses.json", {"losses": {method: losses(method) for method in ("cc", "mcc")}})
-    every = {f"{method} {name}": federation(method, name) for method in FEDERATED for name in PARTITIONS}
+    every = {f"{after} {name}": federation(after, name) for after in FEDERATED for name in PARTITIONS}
     _write("federations.json", {"federations": every})

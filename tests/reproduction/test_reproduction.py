@@ -95,22 +95,22 @@ def test_our_own_tables_have_a_grid_per_data_set_and_the_mean_of_the_columns_tha
 ) -> None:
     request = Request(load_table("generalisation"), "small", tmp_path, 2)
     planned = plan_cells(request)
-    scores = {"fedu-95": (0.2, 0.4), "fedmcc-plus": (0.5, 0.9)}  # by seed, in two columns
+    scores = {"fedu": (0.2, 0.4), "default": (0.5, 0.9)}  # by seed, in two columns
     for cell in planned:
         if cell.row in scores and cell.column in ("digits-iid", "mnist-iid"):
             finish(cell, acc=scores[cell.row][cell.seed] + 0.1 * (cell.column == "mnist-iid"))
-    extra = next(cell for cell in planned if (cell.row, cell.column) == ("fedu-95", "kmnist-iid"))
+    extra = next(cell for cell in planned if (cell.row, cell.column) == ("fedu", "kmnist-iid"))
     finish(extra, acc=0.9)  # in a column that is not complete
     write_table(request, planned, collect(request.table, planned, {}))
     content = (tmp_path / "table.md").read_text()
     assert [f"## {name}\n" in content for name in ("digits", "mnist", "kmnist", "cifar10")] == [True] * 4
     means = content.split("## Mean over 2 of 16 columns")[1].split("##")[0]
-    assert "| FedU, m = .95, + spectral | 35.0 ± 14.1 |" in means
-    assert "| FedMCC+ | 75.0 ± 28.3 |" in means
+    assert "| FedU, m = .95, informative | 35.0 ± 14.1 |" in means
+    assert "| FedMCC, informative (the default) | 75.0 ± 28.3 |" in means
 
 
 def test_the_seed_of_a_cell_also_draws_the_classes_of_a_thinned_data_set(request_for: MakeRequest) -> None:
-    cells = [cell for cell in plan_cells(request_for("generalisation", 2)) if cell.row == "fedmcc-plus"]
+    cells = [cell for cell in plan_cells(request_for("generalisation", 2)) if cell.row == "default"]
     seeds = {(cell.column, cell.seed, cell.config.data.thinning_seed) for cell in cells}
     whole, thinned = "digits-by_class", "digits-thinned"
     assert seeds == {(whole, 0, 0), (whole, 1, 0), (thinned, 0, 0), (thinned, 1, 1)}

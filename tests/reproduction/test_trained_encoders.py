@@ -25,22 +25,22 @@ pytestmark = pytest.mark.slow  # whole runs or processes
 
 
 @pytest.fixture
-def request_for_spectral(tmp_path: Path) -> Request:
+def request_for_kmeans(tmp_path: Path) -> Request:
     table = load_table("generalisation")
-    return Request(table, "smoke", tmp_path, rows=("fedmcc-spectral",), columns=("digits-by_class",))
+    return Request(table, "smoke", tmp_path, rows=("default-kmeans",), columns=("digits-by_class",))
 
 
 @pytest.fixture
-def cells(request_for_spectral: Request) -> dict[str, Cell]:
+def cells(request_for_kmeans: Request) -> dict[str, Cell]:
     """The planned cells of the row and of the row that trains its encoders."""
-    chosen = selected(request_for_spectral, plan_cells(request_for_spectral))
-    write_plan(request_for_spectral, chosen)
+    chosen = selected(request_for_kmeans, plan_cells(request_for_kmeans))
+    write_plan(request_for_kmeans, chosen)
     return {cell.row: cell for cell in chosen}
 
 
 def test_the_row_that_trains_the_encoders_runs_too(cells: dict[str, Cell]) -> None:
-    assert cells.keys() == {"fedmcc", "fedmcc-spectral"}
-    assert cells["fedmcc-spectral"].encoder_of == cells["fedmcc"].path
+    assert cells.keys() == {"default", "default-kmeans"}
+    assert cells["default-kmeans"].encoder_of == cells["default"].path
 
 
 def test_every_such_row_names_a_row_that_trains_encoders_of_the_same_form() -> None:
@@ -55,19 +55,19 @@ def test_every_such_row_names_a_row_that_trains_encoders_of_the_same_form() -> N
 
 
 def test_a_cell_waits_for_the_encoder_of_another(cells: dict[str, Cell]) -> None:
-    order = [cells["fedmcc-spectral"], cells["fedmcc"]]
+    order = [cells["default-kmeans"], cells["default"]]
     events = [(cell.row, event) for cell, event in run_cells(order, 2) if event in (None, Ended())]
     started, ended = None, Ended()
     assert events == [
-        ("fedmcc", started),
-        ("fedmcc", ended),
-        ("fedmcc-spectral", started),
-        ("fedmcc-spectral", ended),
+        ("default", started),
+        ("default", ended),
+        ("default-kmeans", started),
+        ("default-kmeans", ended),
     ]
 
 
 def test_clusters_are_those_of_a_run_that_trains_the_encoder_itself(cells: dict[str, Cell]) -> None:
-    alone, source = cells["fedmcc-spectral"], cells["fedmcc"]
+    alone, source = cells["default-kmeans"], cells["default"]
     table = {"name": "fedu", "rounds": 1, "epochs": 1, "hidden": 16, "projections": 8}
     method = config.parse({"data": {"name": "digits"}, "method": table}).method
     complete = replace(source.config, method=method, clustering=alone.config.clustering)
@@ -80,15 +80,15 @@ def test_clusters_are_those_of_a_run_that_trains_the_encoder_itself(cells: dict[
 
 
 def test_without_the_encoder_the_cell_says_what_to_run(cells: dict[str, Cell]) -> None:
-    (event,) = (event for _, event in run_cells([cells["fedmcc-spectral"]], 1) if isinstance(event, Ended))
-    assert "needs the encoder of fedmcc-digits-by_class-seed0" in event.reason
-    assert not cells["fedmcc-spectral"].path.exists()
+    (event,) = (event for _, event in run_cells([cells["default-kmeans"]], 1) if isinstance(event, Ended))
+    assert "needs the encoder of default-digits-by_class-seed0" in event.reason
+    assert not cells["default-kmeans"].path.exists()
 
 
 def test_a_cell_that_is_killed_before_its_first_round_keeps_the_encoder(
     cells: dict[str, Cell], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, cell = cells["fedmcc"], cells["fedmcc-spectral"]
+    source, cell = cells["default"], cells["default-kmeans"]
     assert [event for _, event in run_cells([source], 1)][-1] == Ended()
     other = replace(cell, path=cell.path.with_name("other"))
     start_run(prepare(cell.config), cell.path)  # killed before anything is committed
@@ -109,7 +109,7 @@ def _interrupt(*_: object) -> None:
 
 
 def test_such_a_cell_is_never_copied_from_another_table(cells: dict[str, Cell], tmp_path: Path) -> None:
-    cell = cells["fedmcc-spectral"]
+    cell = cells["default-kmeans"]
     cell = replace(cell, path=tmp_path / "one/cells" / cell.name)
     for alike in (cell, replace(cell, encoder_of=None)):
         folder = tmp_path / f"other-{alike.encoder_of is None}"

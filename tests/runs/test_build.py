@@ -113,14 +113,3 @@ def test_clients_get_images_without_labels():
     for client in clients.values():
         assert not any(isinstance(getattr(client, field.name), ImageSet) for field in fields(client))
         assert client.images.dtype == np.uint8
-
-
-@pytest.mark.parametrize(
-    ("calibrate", "norm", "warned"), [(True, "batch", True), (False, "batch", False), (True, "group", False)]
-)
-def test_clipped_running_statistics_are_warned_of_if_the_encoder_has_any(calibrate, norm, warned, caplog):
-    method = {"name": "fedmcc-plus", "calibrate": calibrate}
-    encoder = {"width": 4, "norm": norm}
-    config = _config(clusters=2, method=method, encoder=encoder, privacy={"clip": 1.0})
-    assemble(config, _images())
-    assert ("set method.calibrate to false" in caplog.text) == warned

@@ -1,9 +1,9 @@
 import filecmp
 
 import pytest
-from fedmcc.methods.fedmcc_plus import FedMCCPlus
 
 from fedmcc.config import load, parse
+from fedmcc.methods.fedmcc import FedMCC
 from fedmcc.runs import build, experiment
 from fedmcc.runs.pacing import Budget, Replanned, possible_epochs, revised, steps_within
 from fedmcc.runs.schedule import Schedule
@@ -24,23 +24,18 @@ TINY = {
     [
         ("representation", 5, 35, None),  # as planned
         ("representation", 5, 32, None),  # nearly
-        ("representation", 4, 16, (10, 10)),  # half as fast: both stages become shorter
-        ("representation", 16, 4, (16, 4)),  # what is done stays
-        ("representation", 16, 0, (16, 1)),  # late, but every stage has a round
-        ("representation", 4, 76, (40, 40)),  # twice as fast
-        ("representation", 4, 999, (150, 150)),  # never more than 300
-        ("separation", 5, 15, None),
-        ("separation", 20, 1, None),
-        ("separation", 20, 2, (20, 22)),  # the plan is done: what is left is used
-        ("separation", 5, 3, (20, 8)),
-        ("separation", 5, 0, (20, 5)),
-        ("merging", 1, 0, None),  # nothing is trained
+        ("representation", 4, 16, 20),  # half as fast
+        ("representation", 16, 0, 16),  # late: what is done stays
+        ("representation", 4, 76, 80),  # twice as fast
+        ("representation", 4, 999, 300),  # never more
+        ("representation", 40, 1, None),
+        ("representation", 40, 2, 42),  # the plan is done: what is left is used
+        ("clusters", 1, 0, None),  # nothing is trained
     ],
 )
-def test_the_possible_rounds_are_shared_by_the_stages(stage, round, possible, expected):
-    changed = revised(FedMCCPlus(rounds=40), {"stage": stage, "round": round}, possible)
-    rounds = changed and tuple(one.rounds for one in changed.stages() if one.trained)
-    assert rounds == expected
+def test_the_rounds_are_those_done_and_those_possible(stage, round, possible, expected):
+    changed = revised(FedMCC(rounds=40), {"stage": stage, "round": round}, possible)
+    assert (changed and changed.rounds) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,26 +60,23 @@ def test_passes_over_the_images_take_as_much_longer_as_epochs_do():
 
 
 def simulated(epoch_seconds, seconds=300.0):
-    """The rounds of both stages, and when they end, if an epoch takes so long that starts at a time."""
-    now, times, method = 0.0, [], FedMCCPlus(rounds=int(0.9 * seconds))
+    """The rounds, and when they end, if an epoch takes so long that starts at a time."""
+    now, times, method = 0.0, [], FedMCC(rounds=int(0.9 * seconds))
     schedule, done = Schedule(64, method.rounds, 1.0, 0.0), 0
     while done < method.rounds:
         now, done = now + epoch_seconds(now), done + 1
         times.append(now)
-        first = method.stages()[0].rounds
-        number = {"stage": "representation", "round": done}
-        row = number if done <= first else {"stage": "separation", "round": done - first}
+        row = {"stage": "representation", "round": done}
         possible = possible_epochs(schedule, seconds, seconds, times)
         method = (None if possible is None else revised(method, row, possible)) or method
-    return [stage.rounds for stage in method.stages() if stage.trained], now
+    return method.rounds, now
 
 
 @pytest.mark.parametrize("burst", [0, 1, 60, 130, 140, 200, 230])
 def test_a_burst_of_load_costs_its_time_and_no_more(burst):
     rounds, end = simulated(lambda now: 20.0 if burst <= now < burst + 20 else 1.0)
     assert 267 <= end <= 270 + 1  # nothing is left but the tenth, and an epoch or two
-    assert sum(rounds) >= 270 - 20 - 3
-    assert 0.4 <= rounds[0] / sum(rounds) <= 0.6
+    assert rounds >= 270 - 20 - 3
 
 
 @pytest.mark.parametrize(
@@ -100,7 +92,7 @@ def test_a_burst_of_load_costs_its_time_and_no_more(burst):
 )
 def test_all_time_is_used_however_fast_epochs_are(epoch_seconds, expected):
     rounds, end = simulated(epoch_seconds)
-    assert sum(rounds) == pytest.approx(expected, abs=2)
+    assert rounds == pytest.approx(expected, abs=2)
     assert end <= 270 + epoch_seconds(270.0)
 
 
@@ -110,8 +102,8 @@ def test_a_run_on_a_slow_machine_is_shortened_and_its_configuration_repeats_it(t
     run = experiment.start_run(build.prepare(parse(TINY)), tmp_path / "first")
     events = list(steps_within(build.prepare(load(run.config_file)), run, budget))
     assert any(isinstance(event, Replanned) for event in events)
-    done = [(row["stage"], row["round"]) for row in run.rows()][:-4]  # four stages train nothing
-    assert done == [("representation", 1), ("representation", 2), ("separation", 1)]
+    done = [(row["stage"], row["round"]) for row in run.rows()][:-3]  # three stages train nothing
+    assert done == [("representation", 1)]
     again = experiment.run(load(run.config_file), tmp_path / "second")
-    assert [(row["stage"], row["round"]) for row in again.rows()][:-4] == done
+    assert [(row["stage"], row["round"]) for row in again.rows()][:-3] == done
     assert filecmp.cmp(run.model_file, again.model_file, shallow=False)

@@ -17,7 +17,7 @@ from fedmcc.runs.experiment import Scored, run, start_run, steps
 from fedmcc.runs.predict import predict
 from fedmcc.storage.safetensor_files import load_metadata, load_shapes
 
-CLUSTERINGS = ["kmeans", "lloyd", "spectral", "landmarks", "neighbours", "best"]
+CLUSTERINGS = ["informative", "kmeans", "lloyd", "landmarks", "neighbours"]
 
 
 @pytest.fixture

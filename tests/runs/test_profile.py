@@ -28,7 +28,9 @@ width = 4
 [method]
 name = "fedmcc"
 rounds = 2
-clustering_rounds = 1
+[clustering]
+name = "mcc"
+rounds = 1
 [partition]
 clients = 2
 [training]

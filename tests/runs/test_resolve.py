@@ -60,7 +60,6 @@ def test_centroids_of_single_images_are_allowed_unasked_only_if_nothing_is_sent(
     clustering = {"clustering": {"name": "kmeans", **stated}, "method": {"name": "fedu"}}
     images = _images(labels=np.arange(20) % 4)
     assert with_statistics(parse(sharing | clustering), images).clustering.smallest == expected
-    assert with_statistics(parse(sharing | {"method": stated}), images).method.smallest == expected
 
 
 def _limits(options):
@@ -80,27 +79,7 @@ def test_a_real_site_sends_no_centroids_of_few_images_unless_that_is_stated(entr
 
 def test_of_a_single_site_centroids_leave_the_machine():
     config = with_statistics(parse({"partition": {"clients": 1}}), None)
-    assert config.method.smallest == 10
-
-
-@pytest.mark.parametrize(
-    ("images", "clusters", "expected"),
-    [(2_000, 10, 10.0), (7_500, 10, 15.0), (60_000, 10, 20.0), (7_500, 5, 20.0), (7_500, "auto", 15.0)],
-)
-def test_more_images_have_more_prototypes(images, clusters, expected):
-    """One per 50 images, from 10 to 20 per cluster; if the number of clusters is chosen, for ten of them."""
-    config = parse({"clusters": clusters})
-    assert with_statistics(config, _images(images, size=1)).method.prototypes == expected
-    spectral = {"method": {"name": "fedu"}, "clustering": {"name": "spectral"}}
-    after = with_statistics(parse({"clusters": clusters} | spectral), _images(images, size=1))
-    assert after.clustering.prototypes == expected
-
-
-def test_a_stated_number_of_prototypes_is_kept_and_sites_have_as_many_as_few_images():
-    stated = parse({"clusters": 4, "method": {"prototypes": 3.0}})
-    for images in (_images(9_000, size=1), None):
-        assert with_statistics(stated, images).method.prototypes == 3.0
-    assert with_statistics(parse({}), None).method.prototypes == 10.0
+    assert config.clustering.smallest == 10
 
 
 def test_options_that_were_set_are_kept():

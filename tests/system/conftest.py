@@ -42,7 +42,6 @@ width = 4
 name = "mcc"
 rounds = 8
 hidden = 16
-projections = 8
 
 [training]
 batch_size = 64

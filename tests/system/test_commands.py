@@ -117,7 +117,7 @@ def test_a_folder_is_clustered_in_the_time_given_named_and_merged(fedmcc: Comman
     assert len(rows) == 25
     assert {kind for *_, kind in rows} == {"typical"}
     report = Path("run/report.html").read_text()
-    assert "<h1>fedmcc-plus on pictures</h1>" in report
+    assert "<h1>fedmcc on pictures</h1>" in report
     assert 'id="doubtful"' in report  # it has the second choices of the table
     assert all(Path("run/sorted", number, name).is_symlink() for name, number, _ in rows)
     assert {path.name: path.read_bytes() for path in pictures.iterdir() if path.name != "copy.png"} == before

@@ -57,7 +57,7 @@ pytestmark = pytest.mark.timeout(2400)  # every message starts a process, which 
 
 PROGRAM = str(Path(sys.executable).with_name("fedmcc"))
 TIMEOUT_SECONDS = 1200.0
-STAGES = ("representation", "separation", "calibration", "whitening", "centroids", "merging")
+STAGES = ("representation", "representation", "whitening", "prototypes", "clusters")
 RECIPE = """
 clusters = 10
 threads = 1
@@ -71,10 +71,11 @@ size = 8
 [encoder]
 width = 4
 [method]
-name = "fedmcc-plus"
+name = "fedmcc"
 rounds = 2
 hidden = 16
-projections = 8
+[clustering]
+name = "informative"
 prototypes = 2.0
 [training]
 batch_size = 32
@@ -331,7 +332,7 @@ def test_status_counts_rounds_and_bytes_of_each_site(federation: Federation) -> 
     federation.start("status", "federation", "status", federation.operator.path).wait(TIMEOUT_SECONDS)
     shown = federation.output("status")
     assert "not running" in shown
-    assert "is complete: merging round 1" in shown
+    assert "is complete: clusters round 1" in shown
     lines = [line for line in shown.splitlines() if line[2:3] in ("a", "b", "c")]
     assert [line.split("│")[4].strip() for line in lines] == [str(len(STAGES))] * 3
 
@@ -348,7 +349,7 @@ def test_the_audit_books_of_server_and_sites_agree(federation: Federation) -> No
 def test_logs_name_sites_and_rounds_but_no_image_files(federation: Federation) -> None:
     logs = [*federation.operator.logs.glob("*"), *federation.operator.path.glob("sites/*/logs/*")]
     text = "".join(path.read_text() for path in logs)
-    assert "merging 1/1: a, b, c" in text
+    assert "clusters 1/1: a, b, c" in text
     assert "representation, round 1: training on 100 images." in text
     assert "patient-" not in text
 

@@ -41,7 +41,7 @@ def _run(tmp_path, *settings):
 
 def test_fedmcc_runs_its_two_stages_and_scores_the_head_in_the_second(tmp_path):
     rows, scores = _run(
-        tmp_path, "method.name=fedmcc", "method.rounds=2", "method.epochs=1", "method.clustering_rounds=2"
+        tmp_path, "method.name=fedmcc", "method.rounds=2", "clustering.name=mcc", "clustering.rounds=2"
     )
     assert [row["stage"] for row in rows] == ["representation"] * 2 + ["clustering"] * 2
     assert [("acc" in row) for row in rows] == [False, False, True, True]
@@ -78,20 +78,20 @@ def test_a_fraction_of_the_clients_takes_part_in_each_round_of_training(tmp_path
     assert len({participants[0] for participants in training}) > 1
 
 
-def test_fedmcc_plus_runs_through_all_its_stages(tmp_path):
-    rows, scores = _run(
-        tmp_path, "method.name=fedmcc-plus", "method.rounds=2", "method.polish_rounds=1", "partition.name=iid"
-    )
-    statistics = ["calibration", "whitening", "centroids", "merging"]
-    assert [row["stage"] for row in rows] == ["representation", "separation", *statistics, "polish", "choice"]
-    assert [row["loss"] is None for row in rows] == [False, False, True, True, True, True, False, True]
-    assert [("acc" in row) for row in rows] == [False] * 5 + [True] * 3
+def test_the_default_runs_through_all_its_stages(tmp_path):
+    rows, scores = _run(tmp_path, "method.name=fedmcc", "method.rounds=2", "partition.name=iid")
+    statistics = ["whitening", "prototypes", "clusters"]
+    assert [row["stage"] for row in rows] == ["representation", "representation", *statistics]
+    assert [row["loss"] is None for row in rows] == [False, False, True, True, True]
+    assert [("acc" in row) for row in rows] == [False] * 4 + [True]
     assert "head" in scores
 
 
-def test_fedmcc_plus_runs_with_a_few_of_many_clients(tmp_path):
+def test_the_default_runs_with_a_few_of_many_clients(tmp_path):
     rows, scores = _run(
-        tmp_path, "method.rounds=4", "partition.name=iid", "partition.clients=6", "federation.count=2"
+        tmp_path,
+        *("method.name=fedmcc", "method.rounds=4"),
+        *("partition.name=iid", "partition.clients=6", "federation.count=2"),
     )
     asked = [len(row["participants"]) for row in rows]
     assert asked == [2 if row["loss"] is not None else 6 for row in rows]  # statistics need all clients

@@ -28,10 +28,8 @@ SITES_ONLY = ("seconds", "sites", "waiting", "transport", "training", "reasons")
 TIMEOUT_SECONDS = 900.0
 pytestmark = pytest.mark.timeout(1800)
 SMALL = {"hidden": 16, "projections": 8}
-SHORT = {"epochs": 1, "clustering_rounds": 1, "clustering_epochs": 1}
 METHODS: dict[str, dict[str, Any]] = {
-    "fedmcc": {"name": "fedmcc", "rounds": 1, **SHORT, **SMALL},
-    "fedmcc-plus": {"name": "fedmcc-plus", "rounds": 2, **SMALL},
+    "fedmcc": {"name": "fedmcc", "rounds": 2, "hidden": 16},
     "fedema": {"name": "fedema", "rounds": 2, "epochs": 1, **SMALL},
 }
 
@@ -120,12 +118,12 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 def test_two_runs_at_once_whose_servers_are_killed_are_bit_identical_to_one_process(
     federation: Federation, tiny: str, tmp_path: Path
 ) -> None:
-    texts = {name: recipe(tiny, name) for name in ("fedema", "fedmcc-plus")}
+    texts = {name: recipe(tiny, name) for name in ("fedema", "fedmcc")}
     for name, text in texts.items():
         federation.submit(text, tmp_path / name)
-    wait_until(lambda: federation.training("b", "separation", 1))
+    wait_until(lambda: federation.training("b", "representation", 2))
     kill(federation.operator.flower_home, "flwr-serverapp")
-    assert [row["stage"] for row in rows(tmp_path / "fedmcc-plus")] == ["representation"]
+    assert [row["stage"] for row in rows(tmp_path / "fedmcc")] == ["representation"]
     for name in (name for name in texts if not (tmp_path / name / "scores.json").exists()):
         federation.submit(texts[name], tmp_path / name)
     for name, text in texts.items():
@@ -186,7 +184,7 @@ def test_a_simulation_is_bit_identical_to_one_process(
     for name in METHODS:
         text = recipe(tiny, name).replace("reproducible = true", "reproducible = false")  # the default
         (tmp_path / f"{name}.toml").write_text(text)
-    requested = "fedmcc-plus"
+    requested = "fedmcc"
     monkeypatch.setattr("fedmcc.deployment.simulation.write_bundle", write_bundle_of_all)
     monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 1}')  # one worker, since workers start slowly
     options = ("--engine", "flower-simulation", "--out", tmp_path / requested)

@@ -136,8 +136,8 @@ def moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 ONE_CLIENT = ("method.rounds=2", "data.limit=64", "clusters=3")
-TWO_CLIENTS = (  # all seven stages of FedMCC+, two clients in each round
-    *("method.name=fedmcc-plus", "method.rounds=2", "method.polish_rounds=1", "method.prototypes=2"),
+TWO_CLIENTS = (  # all stages of the default, two clients in each round
+    *("method.name=fedmcc", "method.rounds=2", "clustering.prototypes=2"),
     *("data.limit=60", "clusters=2", "partition.clients=2", "training.batch_size=16"),
 )
 

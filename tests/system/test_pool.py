@@ -24,7 +24,7 @@ THREE = {"partition": {"clients": 3}, "engine": {"name": "pool", "workers": 2}}
 def table(tiny: str) -> dict[str, Any]:
     table = tomllib.loads(tiny) | THREE
     table["method"] = {**table["method"], "name": "fedmcc", "rounds": 4, "epochs": 1}
-    table["method"] |= {"clustering_rounds": 4, "clustering_epochs": 1}
+    table["clustering"] = {"name": "mcc", "rounds": 4, "epochs": 1, "hidden": 16}
     table["training"] = {"batch_size": 8}
     return table
 

@@ -28,7 +28,7 @@ N = 64
 
 def _net():
     encoder = ConvNetOptions(width=8, norm="group").build(1, 32)
-    method = METHODS["fedmcc"](projections=16)
+    method = METHODS["fedmcc"]()
     return method.build(encoder, encoder.features, 4), method.stages()
 
 
@@ -37,7 +37,7 @@ def _pair(n=N):
 
 
 def _measured(chunk):
-    net, (stage, _) = _net()
+    net, (stage,) = _net()
     trainable(net, stage)
     return peak_bytes(lambda: backward(net, stage, _pair(), chunk), CPU)
 
@@ -59,11 +59,6 @@ def test_the_batch_is_the_largest_chunk_and_more_memory_never_makes_it_smaller(m
     chunks = [_chunk(monkeypatch, megabytes) for megabytes in (8, 12, 16, 1000)]
     assert chunks == sorted(chunks)
     assert chunks[-1] == N
-
-
-def test_the_stage_that_needs_most_decides(monkeypatch):
-    first, second = (_chunk(monkeypatch, 10, stages) for stages in (slice(0, 1), slice(1, 2)))
-    assert _chunk(monkeypatch, 10) == min(first, second) < max(first, second)
 
 
 def test_a_limit_that_is_too_low_is_refused_with_what_is_needed(monkeypatch):
@@ -101,9 +96,8 @@ def _config(**training):
             "name": "fedmcc",
             "rounds": 1,
             "epochs": 1,
-            "clustering_rounds": 1,
-            "clustering_epochs": 1,
         },
+        "clustering": {"name": "mcc", "rounds": 1, "epochs": 1},
         "training": {"batch_size": 40, **training},
         "partition": {"clients": 2},
     }

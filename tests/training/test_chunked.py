@@ -180,8 +180,8 @@ def test_only_batch_norm_outside_frozen_parts_normalises_by_chunk():
 
 def _step_bytes(n, chunk):
     encoder = ConvNetOptions(width=8, norm="group").build(1, 32)
-    method = METHODS["fedmcc"](projections=16)
-    net, (stage, _) = method.build(encoder, encoder.features, 4), method.stages()
+    method = METHODS["fedmcc"]()
+    net, (stage,) = method.build(encoder, encoder.features, 4), method.stages()
     trainable(net, stage)
     a, b = torch.rand(2, n, 1, 32, 32)
     if chunk is None:
@@ -191,7 +191,7 @@ def _step_bytes(n, chunk):
 
 def test_only_the_memory_of_the_outputs_grows_with_the_batch():
     few, many = (_step_bytes(n, 32) for n in (64, 512))
-    outputs = 4 * 16 * 4  # bytes per image: four projections
+    outputs = 4 * 128 * 4  # bytes per image: four projections
     assert many - few <= (512 - 64) * outputs
     assert _step_bytes(512, None) > 7 * _step_bytes(64, None)
 

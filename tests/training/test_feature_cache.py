@@ -24,8 +24,7 @@ pytestmark = pytest.mark.slow  # whole runs or processes
 VIEWS, SIZE = 3, 2**30
 
 
-def _config(clients=3, training=(), engine=(), **method):
-    small = {"hidden": 8, "projections": 4, "rounds": 1, "epochs": 1, "clustering_epochs": 1}
+def _config(clients=3, training=(), engine=(), **clustering):
     return parse(
         {
             "clusters": 3,
@@ -33,7 +32,8 @@ def _config(clients=3, training=(), engine=(), **method):
             "threads": 1,
             "device": "cpu",
             "encoder": {"width": 4},
-            "method": {"name": "fedmcc", **small, "clustering_rounds": 3, **method},
+            "method": {"name": "fedmcc", "hidden": 8, "rounds": 1},
+            "clustering": {"name": "mcc", "hidden": 8, "rounds": 3, "epochs": 1, **clustering},
             "partition": {"clients": clients},
             "training": {"batch_size": 8, **dict(training)},
             "engine": dict(engine),

@@ -30,7 +30,8 @@ def _config(**training):
         "data": {"name": "digits", "limit": 40},
         "views": {"size": 8},
         "encoder": {"width": 4},
-        "method": {"name": "fedmcc", "rounds": 1, "epochs": 1, "clustering_rounds": 1, "hidden": 8},
+        "method": {"name": "fedmcc", "rounds": 1, "epochs": 1, "hidden": 8},
+        "clustering": {"name": "mcc", "rounds": 1},
         "training": {"batch_size": 8, **training},
     }
     return parse(table)

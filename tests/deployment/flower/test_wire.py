@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow  # takes seconds
 
 
 def test_bytes_in_the_metrics_are_those_of_the_records_each_way(three):
-    federation, passed = three("fedmcc-plus"), []
+    federation, passed = three("informative"), []
     federation.grid.spoil = lambda message, reply: passed.append((message, reply)) or reply
     for _ in federation.serve():
         pass

@@ -136,8 +136,7 @@ def test_clipped_updates_count_equally(three, updates):
 def test_statistics_that_can_be_added_up_are_masked_and_centroids_are_sent_as_the_recipe_says(
     three, received
 ):
-    method = {"name": "fedmcc-plus", "rounds": 2, "prototypes": 1.0, "members": 1, **SMALL}
-    federation = three("fedmcc-plus", method=method, federation={**SECURE, "open_statistics": True})
+    federation = three("informative", federation={**SECURE, "open_statistics": True})
     rows = [event.row for event in federation.serve() if hasattr(event, "row")]
     assert all(row["participants"] == [0, 1, 2] for row in rows)
     readable = {
@@ -145,7 +144,7 @@ def test_statistics_that_can_be_added_up_are_masked_and_centroids_are_sent_as_th
         for kind, content in received
         if kind == "train" and unpack_reply(content, 0).update.extras
     }
-    assert readable == {"centroids"}
+    assert readable == {"prototypes"}
 
 
 def test_too_few_sites_fail_the_round_with_the_reason(three, caplog):

@@ -15,7 +15,7 @@ from fedmcc.federation.rounds import RoundFailedError
 pytestmark = pytest.mark.slow  # whole runs or processes
 
 SMALL = {"hidden": 8, "projections": 4}
-FEDMCC = {"name": "fedmcc", "rounds": 1, "epochs": 1, "clustering_rounds": 3, "clustering_epochs": 1, **SMALL}
+LONGER = {"name": "mcc", "rounds": 3, "epochs": 1, "hidden": 8}
 SITES_ONLY = ("seconds", "sites", "waiting", "transport", "training", "reasons")
 
 
@@ -33,7 +33,7 @@ def _last_row(run):
     return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
 
 
-@pytest.mark.parametrize("method", ["fedmcc", "fedmcc-plus", "fedema"])
+@pytest.mark.parametrize("method", ["fedmcc", "informative", "fedema"])
 def test_the_grid_is_bit_identical_to_the_embedded_engine(method, three, tmp_path):
     federation = three(method)
     expected = _outcome(federation.embedded())
@@ -214,7 +214,7 @@ def _wait_for_node_list():
 
 
 def test_a_site_that_lost_its_state_is_sent_the_whole_network_again(three, tmp_path, caplog):
-    federation = three("fedmcc", method=FEDMCC)
+    federation = three("fedmcc", clustering=LONGER)
     rounds = federation.serve()
     next(rounds), next(rounds)  # from here on the encoder is frozen and not sent
     for path in (tmp_path / "a").rglob("*.safetensors"):

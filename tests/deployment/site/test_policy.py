@@ -16,7 +16,8 @@ from fedmcc.runs.resolve import with_statistics
 
 TABLE = {
     "clusters": 3,
-    "method": {"name": "fedmcc", "rounds": 4, "epochs": 2, "clustering_rounds": 3, "clustering_epochs": 5},
+    "method": {"name": "fedmcc", "rounds": 4, "epochs": 2},
+    "clustering": {"name": "mcc", "rounds": 3, "epochs": 5},
     "federation": {"minimum": 2},
     "privacy": {"clip": 1.0, "noise": 2.0},
 }
@@ -30,7 +31,7 @@ def recipe(**changes):
 
 
 EVERYTHING_ALLOWED = {
-    "methods": ["fedmcc"],
+    "methods": ["fedmcc", "mcc"],
     "recipes": [HASH],
     "max_rounds": 7,
     "max_epochs": 5,
@@ -96,7 +97,7 @@ def test_the_clustering_after_a_method_must_be_allowed_too():
 
 @pytest.mark.parametrize("stated", [{"smallest": 1}, {"prototypes": 20.0}])
 def test_the_hash_covers_the_options_of_statistics_that_the_server_completes(stated):
-    recipes = [config.parse({"clusters": 3, "method": options}) for options in ({}, stated)]
+    recipes = [config.parse({"clusters": 3, "clustering": options}) for options in ({}, stated)]
     recipes.append(with_statistics(recipes[0], None))
     unstated, other, completed = (recipe_hash(config.dump(recipe)) for recipe in recipes)
     assert unstated == completed != other

@@ -24,8 +24,7 @@ pytestmark = pytest.mark.slow  # whole runs or processes
 SMALL = {"hidden": 8, "projections": 4}
 METHODS = {
     "mcc": {"rounds": 2, **SMALL},
-    "fedmcc": {"rounds": 1, "epochs": 1, "clustering_rounds": 2, "clustering_epochs": 1, **SMALL},
-    "fedmcc-plus": {"rounds": 4, "polish_rounds": 1, "prototypes": 2.0, **SMALL},
+    "fedmcc": {"rounds": 2, "hidden": 8},
     "fedema": {"rounds": 3, "epochs": 1, **SMALL},
     "idfd": {"rounds": 3, "epochs": 2, "projections": 4},  # notes about images
     "gcc": {"rounds": 1, "graph_rounds": 2, "interval": 1, **SMALL},
@@ -34,9 +33,11 @@ METHODS = {
     "jule": {"rounds": 2, "period": 1, "neighbours": 5},
     "dec": {"rounds": 1, "lloyd_rounds": 1, "hardening_rounds": 3, "width": 2, "code": 3},
 }
+CLUSTERINGS = {"mcc": {"rounds": 2, "epochs": 1, "hidden": 8}}
 
 
 def _config(engine, method="mcc"):
+    method, *clustering = method.split(" x ")
     table = {
         "clusters": 3,
         "seed": 3,
@@ -48,6 +49,8 @@ def _config(engine, method="mcc"):
         "training": {"batch_size": 8, "keep_optimizer": True},
         "engine": {"name": engine, **({"workers": 2} if engine == "pool" else {})},
     }
+    for name in clustering:
+        table["clustering"] = {"name": name, **CLUSTERINGS[name]}
     return parse(table)
 
 
@@ -89,7 +92,7 @@ def _same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, "fedmcc x mcc"])
 def test_the_pool_is_bit_identical_to_the_embedded_engine(method, tmp_path):
     outcomes = []
     for engine in ("embedded", "pool"):

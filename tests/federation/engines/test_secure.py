@@ -144,11 +144,9 @@ TABLE = {
         "name": "fedmcc",
         "rounds": 1,
         "epochs": 1,
-        "clustering_rounds": 1,
-        "clustering_epochs": 1,
         "hidden": 8,
-        "projections": 4,
     },
+    "clustering": {"name": "mcc", "rounds": 1, "epochs": 1, "hidden": 8},
     "partition": {"clients": 3, "uneven": 0.5},
     "training": {"batch_size": 8},
 }
@@ -173,8 +171,8 @@ def test_what_needs_single_updates_is_refused(changes, reason):
 
 
 def test_statistics_that_are_not_sums_are_refused_unless_the_recipe_sends_them_openly():
-    table = {**TABLE, "method": {"name": "fedmcc-plus"}, "federation": {"secure_aggregation": True}}
-    with pytest.raises(InputError, match="in the stage centroids clients send other statistics"):
+    table = {**TABLE, "clustering": {"name": "informative"}, "federation": {"secure_aggregation": True}}
+    with pytest.raises(InputError, match="in the stage prototypes clients send other statistics"):
         prepare(config.parse(table))
     table["federation"]["open_statistics"] = True
     assert isinstance(prepare(config.parse(table)).engine, SecureEngine)
@@ -229,10 +227,10 @@ def test_sums_and_means_of_statistics_are_those_of_the_clients_that_answered(awa
 def test_a_run_with_statistics_equals_the_plain_average_within_the_step(tmp_path):
     """One round each, so that rounding cannot grow: the whitening is that of the plain run."""
     models = []
-    method = {"name": "fedmcc-plus", "rounds": 2, "hidden": 8, "projections": 4, "prototypes": 2.0}
+    clustering = {"name": "informative", "prototypes": 2.0}
     for secure in (False, True):
         options = {"aggregation": "mean", "secure_aggregation": secure, "open_statistics": secure}
-        table = {**TABLE, "method": method, "federation": options}
+        table = {**TABLE, "clustering": clustering, "federation": options}
         models.append(load_state(run_experiment(config.parse(table), tmp_path / str(secure)).model_file))
     plain, secured = models
     names = [name for name in plain if name.endswith("whitening.mean")]

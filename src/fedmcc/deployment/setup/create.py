@@ -30,7 +30,7 @@ README = """This folder makes a machine the site {name} of the federation at {ad
 To limit what this site takes part in, add a section [policy] to site.toml, such as
 
 [policy]
-methods = ["fedmcc"]
+methods = ["fedmcc", "informative"]
 max_rounds = 200
 """
 
