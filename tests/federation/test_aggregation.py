@@ -274,5 +274,5 @@ def test_noise_is_refused_with_a_rule_that_is_not_the_mean():
 def test_guarded_averaging_combines_scalars_too():
     sent = {"a": torch.zeros(()), "b": torch.zeros(2)}
     states = [{"a": torch.tensor(float(k)), "b": torch.tensor([k, 1.0])} for k in (1, 2, 3)]
-    combined = rule("guarded")(states, [1.0, 1.0, 1.0], sent)
+    combined = AGGREGATIONS["guarded"](states, [1.0, 1.0, 1.0], sent)
     torch.testing.assert_close(combined["a"], torch.tensor(2.0))

@@ -61,7 +61,7 @@ def test_a_number_of_clusters_that_the_hierarchy_does_not_have_is_refused(run, c
 
 
 def test_a_run_without_a_hierarchy_is_refused(run, tmp_path):
-    with pytest.raises(InputError, match="only clustering.name = informative makes one"):
+    with pytest.raises(InputError, match=r"only clustering\.name = informative makes one"):
         recut(reopen(run).net, Run(tmp_path), 3)
 
 
