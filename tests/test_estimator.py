@@ -141,9 +141,19 @@ def test_owners_are_clients_of_a_federation_and_a_single_owner_trains_alone(fitt
     assert sorted(together._experiment.engine.clients) == [0, 1]
 
 
-def test_groups_must_name_one_owner_per_image(images):
+def test_groups_must_name_one_owner_per_image(fitted, images):
     with pytest.raises(InputError, match="groups has the shape"):
         _model().fit(images, groups=["here"])
+    with pytest.raises(InputError, match="groups has 1 owners of 48 images: give one for each image"):
+        fitted.predict(images, groups=["here"])
+
+
+def test_predicting_the_fitted_images_of_their_owners_gives_their_labels(images):
+    owners = ["here"] * 30 + ["there"] * 18
+    fitted = _model(settings=SETTINGS | {"clustering.smallest": 2}).fit(images, groups=owners)
+    np.testing.assert_array_equal(fitted.predict(images, groups=owners), fitted.labels_)
+    there = fitted.predict(images[30:], groups=["the same"] * 18)  # other names, and nobody else's images
+    np.testing.assert_array_equal(there, fitted.labels_[30:])
 
 
 def test_fitted_attributes_describe_the_clustering(fitted, images):

@@ -14,6 +14,7 @@ from fedmcc.evaluation.knn import WeightedKNN
 from fedmcc.evaluation.options import Evaluation
 from fedmcc.evaluation.scorer import Scorer
 from fedmcc.networks.momentum import Branch
+from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics import kmeans
 from fedmcc.views import Views, preset
 
@@ -119,6 +120,46 @@ def test_final_scores_are_of_pixels_features_and_head():
     assert sorted(final["sizes"]) == sorted(np.bincount(scorer.images.labels).tolist())
     assert final["knn"] == 1.0  # 39 neighbours, but those of the same side are far nearer
     assert final["warning"] is None
+
+
+class Corners(Prototypes):
+    """Two prototypes, a bright top and a bright bottom, each of one cluster, and soft assignments."""
+
+    def __init__(self):
+        super().__init__(features=64, clusters=2, count=2, axes=64, temperature=1.0)
+        top = (torch.arange(64) < 32).float()
+        self.vectors.weight.data = torch.stack([top, 1 - top])
+
+
+def test_a_head_is_scored_with_unknown_owner_at_clients_and_for_images_of_none():
+    scorer, branch = _scorer(), Branch(Pixels(), cluster_projector=Corners())
+    labels = scorer.images.labels.copy()
+    scorer.images.labels[:5] = 1 - labels[:5]  # mistakes, all of them in images of no client
+    owners = np.where(np.arange(40) < 10, -1, labels)
+    scores = replace(scorer, owners=owners).final(branch, scorer.extract(branch))["scores"]
+    assert scores["head"]["acc"] == scores["own"]["acc"] == 1.0
+    assert scores["further"]["acc"] == 0.5
+
+
+def test_a_client_that_shows_one_cluster_alone_gets_it_for_doubtful_images():
+    """P(c | j, owner) is proportional to P(c | j) π(c) / P(c), π = 0.95 of its mixture + 0.05 P."""
+    scorer, head = _scorer(), Corners()
+    head.temperature, head.groups = 0.5, torch.tensor([[0.8, 0.2], [0.1, 0.9]])
+    scorer.images.images[:, 0] = np.repeat(np.uint8([200, 0]), 32).reshape(8, 8)
+    scorer.images.images[0, 0] = 100  # as near to the one prototype as to the other
+    branch = Branch(Pixels(), cluster_projector=head)
+    unknown = scorer.extract(branch).assignments
+    known = replace(scorer, owners=np.zeros(40, int)).extract(branch).assignments
+    joint = head.groups.numpy() * (0.95 * unknown.mean(axis=0) + 0.05 * 0.5)
+    expected = [0.5, 0.5] @ (joint / joint.sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(known[0], expected, rtol=1e-5)
+    assert (unknown[0].argmax(), known[0].argmax()) == (1, 0)
+
+
+def test_without_a_head_of_prototypes_clients_have_no_scores_of_their_own():
+    scorer, branch = _scorer(), Branch(Pixels(), cluster_projector=Sides())
+    scorer = replace(scorer, owners=np.arange(40) % 2)
+    assert set(scorer.final(branch, scorer.extract(branch))["scores"]) == {"pixels", "features", "head"}
 
 
 def test_final_scores_without_labels_are_empty_and_without_a_head_k_means_assigns():

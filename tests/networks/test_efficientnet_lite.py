@@ -1,7 +1,7 @@
 """EfficientNet-Lite: the published weights give the published network; mistakes are named."""
 
-from copy import deepcopy
 import os
+from copy import deepcopy
 from importlib.util import find_spec
 from itertools import pairwise
 

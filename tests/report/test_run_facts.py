@@ -23,7 +23,7 @@ def test_all_files_are_read(written: Written) -> None:
     assert facts.assignments.labels is not None
     assert facts.assignments.labels.tolist() == [0, 0, 1, 0]
     assert facts.partition is not None
-    assert facts.partition.owners().tolist() == [0, 1, 0, 1]
+    assert facts.partition.owners(5).tolist() == [0, 1, 0, 1, 2]  # 2: of no client
 
 
 def test_numeric_classes_are_sorted_by_value(written: Written) -> None:

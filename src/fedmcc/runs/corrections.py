@@ -9,7 +9,7 @@ from fedmcc.errors import InputError
 from fedmcc.evaluation.geometry import fit_geometry
 from fedmcc.evaluation.splitting import split_rows
 from fedmcc.runs.build import reopen
-from fedmcc.runs.cluster_choice import CUT_FILE, recut
+from fedmcc.runs.cluster_choice import CUT_FILE, MIXTURES_FILE, record_mixtures, recut
 from fedmcc.runs.clusters import Edits, load_edits, require_cluster, rewrite, save_edits, save_geometry
 from fedmcc.runs.directory import Run
 
@@ -76,6 +76,9 @@ def set_clusters(run: Run, clusters: int, force: bool) -> None:
     found = scorer.assign(extracted, online)
     geometry = fit_geometry(extracted.features, found.clusters, scorer.count(extracted))
     save_geometry(run, replace(geometry, temperature=scorer.temperature(online, extracted)))
+    soft = scorer.extract(online, owned=False).assignments
+    if (names := [*run.read_json(MIXTURES_FILE)]) and scorer.owners is not None and soft is not None:
+        record_mixtures(run, names, scorer.owners, soft)
     rewrite(run)
 
 
