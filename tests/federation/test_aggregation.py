@@ -269,3 +269,10 @@ def test_noise_is_refused_with_a_rule_that_is_not_the_mean():
     table = {"clusters": 2, "method": {"name": "fedmcc"}, "privacy": {"clip": 1.0, "noise": 1.0}}
     with pytest.raises(InputError, match=r"privacy.noise protects only a mean of updates, but .* 'median'"):
         check(parse({**table, "federation": {"aggregation": "median"}}))
+
+
+def test_guarded_averaging_combines_scalars_too():
+    sent = {"a": torch.zeros(()), "b": torch.zeros(2)}
+    states = [{"a": torch.tensor(float(k)), "b": torch.tensor([k, 1.0])} for k in (1, 2, 3)]
+    combined = AGGREGATIONS["guarded"](states, [1.0, 1.0, 1.0], sent)
+    torch.testing.assert_close(combined["a"], torch.tensor(2.0))

@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("peft")
 ADAPTERS = 6 * 2 * 2 * 16  # six linear layers, two factors of rank 2, 16 features
 PROJECTOR = (16 * 8 + 8) + 4 * 8 + (8 * 8 + 8)  # linear, batch normalisation, linear
-HEAD = (16 + 6 * 16) + 3 * 6 + 3 + 3 * 3  # whitening to 6 axes, 3 prototypes, their sizes and groups
+HEAD = (16 + 6 * 16) + 3 * 6 + 3 + 3 * 3 + 1  # whitening to 6 axes, 3 prototypes, sizes, groups, images
 COUNTER = 8  # bytes: the number of batches of the normalisation
 
 

@@ -202,6 +202,7 @@ def test_a_run_without_a_cluster_head_is_measured_by_its_features_alone(tmp_path
     table = SMALL | {
         "data": SHAPES | {"samples": 140},
         "method": {"name": "fedsimclr", "rounds": 1, "hidden": 16},
+        "clustering": {"name": "none"},
     }
     run = experiment.run(parse(table), tmp_path / "run")
     assert "acc" in protocols.evaluate(run, ["federated-kmeans"])["federated-kmeans"]

@@ -165,7 +165,7 @@ def _cosines_to_others(along: Vector, own: Vector, total: Tensor) -> Vector:
 def _inner_products(values: Sequence[Tensor], sent: Tensor) -> Matrix:
     total = torch.zeros(len(values), len(values), dtype=torch.float64, device=sent.device)
     for origin, *parts in in_blocks(sent, *values):
-        changes = torch.stack([part.double() - origin for part in parts]).flatten(1)
+        changes = torch.stack([part.double() - origin for part in parts]).reshape(len(parts), -1)
         total += changes @ changes.T
     return total.cpu()
 
