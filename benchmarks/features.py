@@ -10,11 +10,11 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+from fedmcc.networks.by_name import encoder_section
 
 from fedmcc.config import parse
 from fedmcc.data import load_dataset
 from fedmcc.networks import native_size
-from fedmcc.networks.by_name import encoder_section
 from fedmcc.training.feature_files import feature_file
 from fedmcc.training.torch_setup import set_up_torch
 from fedmcc.views import Views

@@ -1,6 +1,7 @@
 """Clusters the features of trained encoders again: every clustering has the same features and clients.
 
-The files are those of benchmarks/encoders.py, with `features`, `labels` and `client` (-1: with no client).
+The files are those of benchmarks/encoders.py, with `features`, `labels`, `client` (-1: with no client), and
+`pretrained` if the encoder was.
 Labels only score. A row per file, clustering and seed is added to the CSV; rows that it has are not repeated.
 
 python benchmarks/recluster.py FILE... --out recluster.csv [--head informative] [--head kmeans:whiten=0.5]
@@ -51,6 +52,7 @@ class Features(NamedTuple):
     features: np.ndarray
     labels: np.ndarray
     client: np.ndarray
+    pretrained: bool = False
 
 
 def main() -> None:
@@ -94,7 +96,8 @@ def main() -> None:
 def read(path: Path) -> Features:
     """The arrays of a file."""
     with np.load(path) as file:
-        return Features(file["features"].astype(np.float32), file["labels"], file["client"])
+        pretrained = "pretrained" in file.files
+        return Features(file["features"].astype(np.float32), file["labels"], file["client"], pretrained)
 
 
 def measure(data: Features, head: str, clusters: int, seed: int) -> list[float]:
@@ -121,6 +124,7 @@ def measure(data: Features, head: str, clusters: int, seed: int) -> list[float]:
 def federate(data: Features, head: str, clusters: int, seed: int) -> Network:
     """A network whose head a federation of the clients has made."""
     net, clustering = Network(Branch(nn.Flatten())), make_clustering(head)
+    net.online.encoder.pretrained = data.pretrained
     clustering.extend(net, data.features.shape[1], clusters)
     initialise(net, generator(seed, "weights"))
     progress, policy = Progress(detached(net.state_dict())), Policy(Federation(), seed)
