@@ -35,7 +35,10 @@ def _config(**table):
             "Raise clustering.entropy_weight or choose views that fit the images.",
         ),
         ({"method": {"name": "iic"}}, "Choose views that fit the images."),
-        ({"method": {"name": "fedmcc-plus"}}, "Choose views that fit the images."),  # it weights no entropy
+        (
+            {"method": {"name": "fedmcc"}},
+            "Choose views that fit the images.",
+        ),  # informative weights no entropy
         ({"encoder": {"name": "onnx", "path": "any.onnx"}}, "Choose another encoder or fewer clusters."),
     ],
 )
