@@ -135,7 +135,7 @@ class LocalPrototypes(Statistics):
         share = len(head.vectors.weight) * min(1.0, images / max(float(head.images), 1.0))
         possible = len(found.points) / (IMAGES_PER_CENTROID * self.smallest)
         count = max(1, round(min(share, possible)))
-        sets = min(MOST_SETS, max(1, round(share / count)))
+        sets = min(MOST_SETS, max(1, round(share / count))) if count > 1 else 1
         each = [local_centroids(found, count, self.seed + number, self.smallest) for number in range(sets)]
         centres, sizes = (np.concatenate(arrays) for arrays in zip(*each, strict=True))
         return sent((kmeans.unit_rows(centres), sizes))
