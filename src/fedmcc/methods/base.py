@@ -221,7 +221,7 @@ class Method(Protocol):
     >>> isinstance(method, Method)
     True
     >>> [stage.name for stage in method.stages()]
-    ['representation', 'clustering']
+    ['representation']
     """
 
     def build(self, encoder: nn.Module, features: int, clusters: int) -> Network:
