@@ -34,3 +34,13 @@ def test_a_report_with_another_number_of_clusters_sets_it_and_loses_names_by_for
         assert result.exit_code == exit_code, result.output
         assert json.loads((tmp_path / "run" / "scores.json").read_text())["clusters"] == clusters
         CliRunner().invoke(app, ["name", run, "0", "sky"])
+
+
+@pytest.mark.slow
+def test_a_run_keeps_its_clusters_if_its_report_cannot_be_written(folder_run: Run, tmp_path: Path) -> None:
+    run, foreign = str(shutil.copytree(folder_run.path, tmp_path / "run")), tmp_path / "foreign.html"
+    foreign.write_text("somebody else's")
+    result = CliRunner().invoke(app, ["report", run, "--clusters", "3", "--out", str(foreign)])
+    assert result.exit_code == 2
+    assert json.loads((tmp_path / "run" / "scores.json").read_text())["clusters"] == 4
+    assert foreign.read_text() == "somebody else's"

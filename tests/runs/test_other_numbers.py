@@ -1,4 +1,4 @@
-"""Other numbers of clusters of a finished run, without training, and images of one of its clients."""
+"""Other numbers of clusters of a finished run, without training, and images of one or no client."""
 
 import csv
 import shutil
@@ -9,6 +9,7 @@ import pytest
 
 from fedmcc.config import parse
 from fedmcc.errors import InputError
+from fedmcc.evaluation.clustering import score
 from fedmcc.runs import experiment
 from fedmcc.runs.build import reopen
 from fedmcc.runs.cluster_choice import HIERARCHY_FILE
@@ -128,3 +129,17 @@ def test_a_client_that_the_run_does_not_have_is_refused_with_those_that_it_has(r
         Predictor.load(run, site="2")
     with pytest.raises(InputError, match="leave out --clusters"):
         Predictor.load(run, 2, site="1")
+
+
+def test_a_run_whose_clients_lack_images_is_scored_on_these_apart(tmp_path):
+    partition = {"clients": 2, "withheld": 0.2}
+    run = experiment.run(parse(TABLE | {"partition": partition}), tmp_path / "run")
+    scores, scorer = run.read_json("scores.json")["scores"], reopen(run).scorer
+    assert set(scores) == {"pixels", "features", "head", "own", "further"}
+    assert (scorer.owners < 0).sum() == 12  # 0.2 of 60
+    predicted = Predictor.load(run).assign(scorer.images).clusters
+    for name, rows in (("head", scorer.owners >= 0), ("further", scorer.owners < 0)):
+        expected = score(scorer.images.labels[rows], predicted[rows])
+        assert scores[name]["acc"] == pytest.approx(expected.acc)
+    own = score(scorer.images.labels[scorer.owners >= 0], np.array(table(run))[scorer.owners >= 0])
+    assert scores["own"]["acc"] == pytest.approx(own.acc)

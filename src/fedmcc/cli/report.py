@@ -26,7 +26,7 @@ def report(
     Example: fedmcc report runs/demo-001 --out demo.html
     """
     from fedmcc.errors import InputError
-    from fedmcc.report.build import write_report
+    from fedmcc.report.build import report_file, write_report
     from fedmcc.terminal import output
 
     if out is not None and out.suffix.lower() != ".html":
@@ -35,6 +35,7 @@ def report(
         from fedmcc.runs.corrections import set_clusters
         from fedmcc.runs.directory import load_run
 
+        report_file(runs, out, force)  # refuses before anything changes
         for run in runs:
             set_clusters(load_run(run), clusters, force)
     output.say(f"Wrote {write_report(runs, out, images, force=force)}.")

@@ -29,9 +29,7 @@ def write_report(
     """
     paths = list({path.resolve(): path for path in paths}.values())  # a run given twice counts once
     runs = [read_run(path) for path in paths]
-    out = out or (paths[0] / FILE if len(runs) == 1 else Path(FILE))
-    require_own(out, MARKS, force)
-    require_possible(out.parent, out.name)
+    out = report_file(paths, out, force)
     # These load plotly and scikit-learn, which takes seconds: a wrong path is refused before.
     from fedmcc.report.comparison import compare
     from fedmcc.report.content import image_content
@@ -41,4 +39,12 @@ def write_report(
     write_output(
         out, render(runs[0], image_content(runs[0], images, experiment)) if single else compare(runs)
     )
+    return out
+
+
+def report_file(paths: Sequence[Path], out: Path | None, force: bool) -> Path:
+    """Where the report of these runs goes; raises InputError if it cannot be written there."""
+    out = out or (paths[0] / FILE if len({path.resolve() for path in paths}) == 1 else Path(FILE))
+    require_own(out, MARKS, force)
+    require_possible(out.parent, out.name)
     return out
