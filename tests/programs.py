@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 import pytest
 
@@ -21,9 +22,14 @@ def installed(program: str) -> str:
     """The path of a program; if it is missing, the test is skipped, or fails in CI, which installs it."""
     path = find_nginx() if program == "nginx" else shutil.which(program)
     if path is None:
-        remedy = f"{program} is not installed: apt-get install {PACKAGES[program]}"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(remedy)
+        _missing(f"{program} is not installed: apt-get install {PACKAGES[program]}")
     return path
+
+
+def needs_module(name: str, package: str) -> None:
+    """Skip the test, or fail in CI, if a module of Python is missing."""
+    if find_spec(name) is None:
+        _missing(f"{name} is not installed: pip install '{package}'")
 
 
 @contextmanager
@@ -35,3 +41,7 @@ def hidden() -> Iterator[None]:
             shutil, "which", lambda name, *more, **by: None if name in PACKAGES else which(name, *more, **by)
         )
         yield
+
+
+def _missing(remedy: str) -> None:
+    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(remedy)

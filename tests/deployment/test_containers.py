@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -50,9 +49,8 @@ def test_the_image_copies_files_that_exist_and_keeps_no_caches(steps) -> None:
 
 
 @pytest.mark.slow
-def test_the_image_can_build_its_wheel_from_what_it_copies(steps, tmp_path, required) -> None:
-    hatchling = find_spec("hatchling") and "hatchling"
-    required(hatchling, "hatchling is not installed: pip install hatchling")
+def test_the_image_can_build_its_wheel_from_what_it_copies(steps, tmp_path, programs) -> None:
+    programs.needs_module("hatchling", "hatchling")
     for *sources, target in (value.split() for name, value in steps if name == "COPY"):
         for source in sources:
             place = tmp_path / target / (source if len(sources) > 1 else "")

@@ -159,15 +159,15 @@ def test_rows_and_columns_can_be_added_to_a_folder_and_the_table_shows_all(
 
 
 def test_an_option_that_only_the_chosen_rows_have_can_be_set(request_for: MakeRequest) -> None:
-    request = request_for("federated-iid", 1, "method.instance_temperature=0.1")
+    request = request_for("federated-iid", 1, "method.positive_in_denominator=true")
     planned = plan_cells(replace(request, rows=("fedmcc",)))
     (cell,) = (cell for cell in planned if cell.row == "fedmcc")
     assert config.name_of("method", cell.config.method) == "fedmcc"
-    assert cell.config.method.instance_temperature == 0.1
+    assert cell.config.method.positive_in_denominator
     assert "fedu-kmeans" not in {cell.row for cell in planned}
-    with pytest.raises(InputError, match="Unknown key in \\[method\\] 'instance_temperature'"):
+    with pytest.raises(InputError, match="Unknown key in \\[method\\] 'positive_in_denominator'"):
         plan_cells(replace(request, rows=("fedu-kmeans",)))
-    with pytest.raises(InputError, match="instance_temperature"):
+    with pytest.raises(InputError, match="positive_in_denominator"):
         plan_cells(request)
 
 

@@ -60,7 +60,7 @@ def test_any_representation_can_be_followed_by_a_clustering(tmp_path, method, cl
 
 def test_without_a_head_k_means_on_features_assigns(tmp_path):
     small = ("method.hidden=16", "method.projections=8", "method.rounds=1", "method.epochs=1")
-    _, scores = _run(tmp_path, "method.name=fedu", *small)
+    _, scores = _run(tmp_path, "method.name=fedu", "clustering.name=none", *small)
     assert set(scores) == {"pixels", "features"}
     assert (tmp_path / "run/assignments.csv").read_text().count("\n") == 241
 

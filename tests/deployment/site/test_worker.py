@@ -63,7 +63,7 @@ def test_a_site_does_one_task_at_a_time(tmp_path):
 
 
 def test_the_states_of_finished_runs_are_deleted_and_no_others(tmp_path):
-    table = {"clusters": 2, "data": {"name": "synthetic", "limit": 4}, "method": {"smallest": 2}}
+    table = {"clusters": 2, "data": {"name": "synthetic", "limit": 4}, "clustering": {"smallest": 2}}
     recipe = config.dump(config.parse(table))
     for run in ("done", "busy", "interrupted"):
         (tmp_path / run).mkdir()
@@ -107,7 +107,7 @@ def test_a_site_decodes_its_folder_with_the_options_of_the_recipe(tmp_path):
         "clusters": 2,
         "data": {"name": "folder", "root": "/elsewhere", "size": 16},
         "views": {"size": 8},
-        "method": {"smallest": 2},
+        "clustering": {"smallest": 2},
     }
     hello = SiteWorker("a", tmp_path, tmp_path / "own").hello(Greeting(config.dump(config.parse(table))))
     assert (hello.samples, hello.channels, hello.size) == (4, 3, 16)
