@@ -1,7 +1,6 @@
-"""Running statistics of BatchNorm: measured anew, or updated once per batch that is processed in chunks."""
+"""Running statistics of BatchNorm, updated once per batch that is processed in chunks."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,29 +15,6 @@ def uses_batch_statistics(net: nn.Module) -> bool:
         isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
         for layer in net.modules()
     )
-
-
-def has_running_statistics(net: nn.Module) -> bool:
-    """Whether any BatchNorm layer stores statistics of its inputs."""
-    return bool(_tracking(net))
-
-
-@contextmanager
-def measured_anew(net: nn.Module) -> Iterator[None]:
-    """Context in which running statistics become the mean over all batches; counters do not change."""
-    layers = [(norm, norm.momentum, norm.num_batches_tracked) for norm in _tracking(net)]
-    try:
-        for norm, _, counter in layers:
-            assert counter is not None
-            norm.momentum, norm.num_batches_tracked = None, torch.zeros_like(counter)
-        yield
-    finally:
-        for norm, momentum, counter in layers:
-            norm.momentum, norm.num_batches_tracked = momentum, counter
-
-
-def _tracking(net: nn.Module) -> list[_BatchNorm]:
-    return [norm for norm in net.modules() if isinstance(norm, _BatchNorm) and norm.track_running_stats]
 
 
 @dataclass
