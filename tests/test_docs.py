@@ -70,11 +70,11 @@ def test_the_changelog_and_the_citation_have_the_version_of_the_package() -> Non
     assert f'version: {version}\ndate-released: "{releases[0][1]}"\n' in citation
 
 
-def test_pages_install_from_a_checkout_with_extras_that_exist() -> None:
+def test_pages_install_from_a_checkout_or_a_wheel_with_extras_that_exist() -> None:
     known = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     for page in PAGES:
         for wanted in re.findall(r"pip install '(.+?)'", page.read_text()):
-            extras = re.fullmatch(r"\.\[(.+)\]", wanted)
+            extras = re.fullmatch(r"(?:\.|fedmcc-[0-9.]+-py3-none-any\.whl)\[(.+)\]", wanted)
             assert extras is not None, f"{page.name}: {wanted}"
             assert set(extras[1].split(",")) <= known, f"{page.name}: {wanted}"
 

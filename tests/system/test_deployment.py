@@ -403,6 +403,7 @@ def test_with_secure_aggregation_and_a_drop_out_the_model_is_the_plain_average(
     operator, recipe = federation.operator, federation.folder / "secure.toml"
     table = {**tomllib.loads(RECIPE), "federation": {"secure_aggregation": True, "minimum": 2}}
     table["method"] = {"name": "fedsimclr", "rounds": 1, "epochs": 1, "hidden": 16, "projections": 8}
+    table["clustering"] = {"name": "none"}
     recipe.write_text(tomli_w.dumps(table))
     book = operator.site("c").audit_book
     lines = book.read_text().count("replied")

@@ -32,12 +32,17 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedmcc": {"name": "fedmcc", "rounds": 2, "hidden": 16},
     "fedema": {"name": "fedema", "rounds": 2, "epochs": 1, **SMALL},
 }
+CLUSTERINGS = {"fedmcc": {"name": "mcc", "rounds": 2, "epochs": 1, "hidden": 16}, "fedema": {"name": "none"}}
 
 
 def recipe(tiny: str, name: str, **options: Any) -> str:
     """A short run of three clients on synthetic images, so that no process has to load scikit-learn."""
     table = tomllib.loads(tiny) | {"data": {"name": "synthetic", "limit": 150}, "partition": {"clients": 3}}
-    table |= {"method": METHODS[name] | options, "training": {"batch_size": 16}}
+    table |= {
+        "method": METHODS[name] | options,
+        "clustering": CLUSTERINGS[name],
+        "training": {"batch_size": 16},
+    }
     table |= {"evaluation": {"at_server": True}, "privacy": {"reproducible": True}}
     return config.dump(config.parse(table))
 
