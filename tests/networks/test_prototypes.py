@@ -94,3 +94,9 @@ def test_a_head_is_trimmed_to_the_shapes_of_a_saved_one():
     head, _ = _choosing(3)
     trim_as(nn.Sequential(head), {"0.groups": (6, 2)})
     assert head.in_use == 2
+
+
+def test_if_all_images_are_alike_all_prototypes_are_used_equally():
+    head = Prototypes(4, 2, 6, 3, 0.1)
+    torch.nn.init.zeros_(head.vectors.weight)
+    assert head.assign_to_prototypes(torch.ones(5, 4)).allclose(torch.full((5, 6), 1 / 6))

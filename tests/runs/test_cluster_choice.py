@@ -39,7 +39,7 @@ def test_the_run_stores_what_each_merge_costs_and_the_choice(run):
     chosen = content["chosen"]
     assert chosen == 2 or costs[chosen] >= content["limit"]
     assert all(costs[number] < content["limit"] for number in range(chosen + 1, 7))  # of 60 images at most 6
-    assert sentences(run)[0].startswith(f"Chosen number of clusters: {chosen} (")
+    assert sentences(run)[0].startswith(f"Chosen number of clusters: {chosen}. One less would lose")
     line, _ = choice_chart(run)["choice"]["data"]
     assert line["x"] == list(costs)
     assert line["marker"]["size"].index(11) == chosen - 2

@@ -35,9 +35,10 @@ def report(
         from fedmcc.runs.corrections import set_clusters
         from fedmcc.runs.directory import load_run
 
+        if len({path.resolve() for path in runs}) > 1:
+            raise InputError("--clusters changes a run: give a single one.")
         report_file(runs, out, force)  # refuses before anything changes
-        for run in runs:
-            set_clusters(load_run(run), clusters, force)
+        set_clusters(load_run(runs[0]), clusters, force)
     output.say(f"Wrote {write_report(runs, out, images, force=force)}.")
 
 

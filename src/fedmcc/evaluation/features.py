@@ -69,14 +69,15 @@ def assign(
 
 
 def at_owner(
-    branch: Branch, features: Float32[np.ndarray, "n d"], mixture: Tensor | None = None
+    branch: Branch, features: Float32[np.ndarray, "n d"], mixture: Tensor, batch_size: int = 512
 ) -> Float32[np.ndarray, "n k"]:
-    """Soft assignments of images of one client with this mixture of clusters; None: that of these images."""
+    """Soft assignments of images of one client with this mixture of clusters."""
     head = branch.cluster_projector
     assert isinstance(head, Prototypes)
     with eval_mode(head), torch.inference_mode():
-        own = torch.from_numpy(features).to(device_of(branch))
-        return head.at_owner(own, mixture).float().cpu().numpy()
+        mixture = mixture.to(head.groups)
+        batches = torch.split(torch.from_numpy(features).to(device_of(branch)), batch_size)
+        return torch.cat([head.at_owner(batch, mixture).float().cpu() for batch in batches]).numpy()
 
 
 def at_owners(
@@ -89,7 +90,8 @@ def at_owners(
     soft = assign(branch, features)
     assert soft is not None
     for owner in np.unique(owners[owners >= 0]):
-        soft[owners == owner] = at_owner(branch, features[owners == owner])
+        own = owners == owner
+        soft[own] = at_owner(branch, features[own], torch.from_numpy(soft[own].mean(axis=0)))
     return soft
 
 

@@ -128,6 +128,8 @@ class Scorer:
 
     def temperature(self, branch: Branch, extracted: Extracted) -> float:
         """The temperature at which assignments predict the clusters of views, or of nearest neighbours."""
+        if self.owners is not None:  # views have no owner
+            extracted = self.extract(branch, owned=False)
         assignments, views = extracted.assignments, self._two_views(branch)
         if assignments is None or len(assignments) < 2:
             return 1.0

@@ -38,7 +38,13 @@ from fedmcc.methods.whitening import Whitening
 from fedmcc.networks.momentum import Network, set_cluster_projector
 from fedmcc.networks.prototypes import Prototypes
 from fedmcc.numerics import kmeans
-from fedmcc.numerics.informative_cuts import Informative, beyond_chance, grouped_owners, recognised
+from fedmcc.numerics.informative_cuts import (
+    Informative,
+    beyond_chance,
+    grouped_owners,
+    known_about_owner,
+    recognised,
+)
 from fedmcc.numerics.matrices import from_upper_triangle, is_positive_semidefinite, upper_triangle
 from fedmcc.numerics.neighbours import mean_of_rows, with_nearest
 from fedmcc.numerics.state_dicts import State
@@ -58,6 +64,7 @@ MOST_IMAGES = 20_000  # of a client from which affinities are computed; of more,
 BLOCK = 4_096  # images whose outer products are added up in double precision at a time
 CLASSES_WEIGHT = 4.0  # of knowing the owner, if nothing of it is chance
 LOOKS_WEIGHT = -0.25
+EQUAL = 1e-9  # nats about the owner: less is rounding of equal histograms
 LOOK_DIFFERENT = 0.2  # of 1: how well owners are recognised in other clusters; classes and IID stay below .15
 EXPECTED_CLUSTERS = 10  # for which prototypes are counted if the number of clusters is chosen
 CHEAP = 0.03  # nats that a merge may lose if the number of clusters is chosen
@@ -196,7 +203,7 @@ class InformativeMerging(Statistics):
         return min(self.method.neighbours, max(1, round(MOST_SHARE_OF_NEIGHBOURS * images)))
 
     def additive(self, weights: State) -> dict[str, Additive]:
-        """Both; one image changes the affinities by at most 1 in Euclidean norm, and the histogram by 1."""
+        """Both; their means over a client's images have a Euclidean norm of 1 at most."""
         count = len(weights[VECTORS])
         lengths = {"affinity": count * (count + 1) // 2, "histogram": count}
         return {key: Additive(torch.float32, (n,), is_sum=True, norm=1.0) for key, n in lengths.items()}
@@ -249,6 +256,8 @@ class InformativeMerging(Statistics):
         self, affinity: np.ndarray, holdings: np.ndarray, vectors: np.ndarray, clusters: int, images: float
     ) -> float:
         """The weight of what a cluster tells about the owner: positive if clients differ in their classes."""
+        if known_about_owner(holdings, np.arange(holdings.shape[1])) < EQUAL:
+            return 0.0  # one client, or the sum alone
         by_images = Informative(affinity, holdings[:0]).cuts[min(clusters, len(affinity)) - 1]
         differ, seen = self.method.clients_differ_in, recognised(vectors, holdings, by_images)
         if differ == "auto" and seen > LOOK_DIFFERENT:

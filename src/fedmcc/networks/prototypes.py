@@ -62,7 +62,8 @@ class Prototypes(nn.Module):
     def assign_points(self, points: Float[Tensor, "n axes"]) -> Float[Tensor, "n prototypes"]:
         """Soft assignments of whitened features to the prototypes."""
         similarity = F.linear(points, F.normalize(self.vectors.weight, dim=1))
-        unused = ~self.vectors.weight.any(dim=1)
+        used = self.vectors.weight.any(dim=1)
+        unused = ~used & used.any()  # if all images are alike, all prototypes are 0, and used equally
         return (similarity / self.temperature).masked_fill(unused, -torch.inf).softmax(dim=1)
 
 
@@ -77,7 +78,7 @@ def trim_as(net: nn.Module, shapes: Mapping[str, Sequence[int]]) -> None:
     """Remove clusters from the heads of prototypes that chose their number, down to that of saved shapes."""
     for name, head in net.named_modules():
         shape = shapes.get(f"{name}.groups")
-        if isinstance(head, Prototypes) and head.trims and shape is not None and shape[1] <= head.in_use:
+        if isinstance(head, Prototypes) and head.trims and shape is not None and shape[1] < head.in_use:
             head.keep(shape[1])
 
 

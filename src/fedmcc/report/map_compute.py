@@ -76,10 +76,10 @@ def _trained(facts: Facts, experiment: Experiment | None) -> Trained:
     return reopen(facts.run, _checkpoint(facts.run))
 
 
-def _checkpoint(run: Run) -> Path:
-    """The final network, or that of the last finished round."""
+def _checkpoint(run: Run) -> Path | None:
+    """The network of the last finished round; None: the final one."""
     if run.model_file.exists():
-        return run.model_file
+        return None
     name = run.read_json("resume/progress.json").get("model")
     if not isinstance(name, str):
         raise InputError(f"{run.path} has no network yet: finish a round with `fedmcc resume`.")

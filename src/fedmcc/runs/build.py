@@ -113,12 +113,13 @@ def reopen(run: Run, checkpoint: Path | None = None) -> Trained:
     set_up_torch(config.general.thread_count)
     net = build_network(config, images.images.shape[1])
     load_network(net, path)
-    apply_cut(net, run)
+    if checkpoint is None:
+        apply_cut(net, run)
     if isinstance(head := net.online.cluster_projector, Prototypes):  # it may have chosen their number
         config = replace(config, general=replace(config.general, clusters=head.in_use))
     edits = load_edits(run)
     scorer = replace(make_scorer(config, images), edit=edits.apply, merged=len(edits.merged))
-    if config.evaluation.split is None:
+    if config.evaluation.split is None and not run.sites_file.exists():  # sites hold their own images
         scorer = replace(scorer, owners=owners(share_out(config, images), len(images)))
     return Trained(config, net, scorer)
 

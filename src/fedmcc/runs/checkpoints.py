@@ -13,7 +13,7 @@ from torch import nn
 from fedmcc.errors import InputError
 from fedmcc.federation.rounds import Progress
 from fedmcc.methods.base import Stage
-from fedmcc.networks.prototypes import trim_as
+from fedmcc.networks.prototypes import trim, trim_as
 from fedmcc.numerics.state_dicts import State, copy_into
 from fedmcc.runs.directory import PROGRESS, Run
 from fedmcc.storage.atomic_files import write_atomically
@@ -55,6 +55,7 @@ def load_network(net: nn.Module, path: Path) -> None:
             "Use the configuration it was trained with."
         )
     copy_into(net, state)
+    trim(net)
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,10 +50,10 @@ def sentences(run: Run) -> list[str]:
     if not content:
         return []
     chosen, costs = content["chosen"], {point["clusters"]: point["cost"] for point in content["curve"]}
-    fewer = f"one cluster less would lose {costs[chosen]:.3f} nats" if chosen in costs else ""
-    more = f"the last merge lost {costs[chosen + 1]:.3f}" if chosen + 1 in costs else ""
-    reasons = "; ".join(reason for reason in (fewer, more) if reason)
-    return [f"Chosen number of clusters: {chosen} ({reasons}; a merge that loses less than {CHEAP} joins)."]
+    return [
+        f"Chosen number of clusters: {chosen}. One less would lose {costs[chosen]:.3f} nats; a merge is made if "
+        f"it loses less than {CHEAP}."
+    ]
 
 
 def apply_cut(net: Network, run: Run) -> None:

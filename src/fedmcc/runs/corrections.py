@@ -61,12 +61,15 @@ def set_clusters(run: Run, clusters: int, force: bool) -> None:
 
     Names, merges and splits belong to the former clusters: they are removed, which needs `force`.
     """
+    cluster_count(run)  # raises InputError for an unfinished run
     if load_edits(run) != Edits() and not force:
         raise InputError(
             f"{run.path} has names, merges or splits of its clusters, which another number loses: "
             "add --force to remove them."
         )
     trained = reopen(run)
+    if clusters > (images := len(trained.scorer.images)):
+        raise InputError(f"{clusters} clusters, but only {images} images to score: give fewer.")
     recut(trained.net, run, clusters)  # raises InputError before anything is written
     save_edits(run, Edits())
     run.write_json(CUT_FILE, {"clusters": clusters})

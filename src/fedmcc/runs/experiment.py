@@ -22,7 +22,7 @@ from fedmcc.federation.policy import Policy
 from fedmcc.federation.rounds import Progress, Round, RoundFailedError, rounds
 from fedmcc.messages import StageRound
 from fedmcc.methods.base import Stage
-from fedmcc.networks.prototypes import trim
+from fedmcc.networks.prototypes import Prototypes, trim
 from fedmcc.numerics.state_dicts import copy_into, detached, select
 from fedmcc.runs.build import Experiment, prepare
 from fedmcc.runs.checkpoints import Saved, check_architecture, load_progress, save_progress, save_state
@@ -310,7 +310,8 @@ def _final_scores(experiment: Experiment, run: Run) -> dict[str, Any]:
     geometry = fit_geometry(extracted.features, assignment.clusters, scorer.count(extracted))
     save_geometry(run, replace(geometry, temperature=scorer.temperature(online, extracted)))
     write_atomically(run.assignments_file, assignments_csv(scorer.images, assignment))
-    if scorer.owners is not None and (soft := scorer.extract(online, owned=False).assignments) is not None:
+    soft = scorer.extract(online, owned=False).assignments
+    if scorer.owners is not None and soft is not None and isinstance(online.cluster_projector, Prototypes):
         names = holdings(experiment.images, experiment.shards).clients
         record_mixtures(run, names, scorer.owners, soft)
     return scorer.final(online, extracted)
