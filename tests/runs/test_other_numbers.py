@@ -87,6 +87,21 @@ def test_a_number_that_the_hierarchy_does_not_have_changes_nothing(run, clusters
     assert everything(run) == before
 
 
+def test_an_unfinished_run_keeps_its_number(run):
+    run.scores_file.unlink()
+    before = everything(run)
+    with pytest.raises(InputError, match="is not complete: finish it with `fedmcc resume`"):
+        set_clusters(run, 2, force=True)
+    assert everything(run) == before
+
+
+def test_more_clusters_than_images_are_refused_before_anything_changes(run):
+    before = everything(run)
+    with pytest.raises(InputError, match="61 clusters, but only 60 images to score"):
+        set_clusters(run, 61, force=True)
+    assert everything(run) == before
+
+
 def test_names_are_lost_by_force_alone(run):
     name_cluster(run, 0, "cracked tiles")
     before = everything(run)

@@ -51,8 +51,8 @@ def sentences(run: Run) -> list[str]:
         return []
     chosen, costs = content["chosen"], {point["clusters"]: point["cost"] for point in content["curve"]}
     return [
-        f"Chosen number of clusters: {chosen}. One less would lose {costs[chosen]:.3f} nats; a merge is made if "
-        f"it loses less than {CHEAP}."
+        f"Chosen number of clusters: {chosen}. One less would lose {costs[chosen]:.3f} nats; "
+        f"a merge is made if it loses less than {CHEAP}."
     ]
 
 
