@@ -126,9 +126,9 @@ def test_two_runs_at_once_whose_servers_are_killed_are_bit_identical_to_one_proc
     texts = {name: recipe(tiny, name) for name in ("fedema", "fedmcc")}
     for name, text in texts.items():
         federation.submit(text, tmp_path / name)
-    wait_until(lambda: federation.training("b", "representation", 2))
+    wait_until(lambda: rows(tmp_path / "fedmcc"))
     kill(federation.operator.flower_home, "flwr-serverapp")
-    assert [row["stage"] for row in rows(tmp_path / "fedmcc")] == ["representation"]
+    assert not (tmp_path / "fedmcc" / "scores.json").exists()  # it was killed in the middle
     for name in (name for name in texts if not (tmp_path / name / "scores.json").exists()):
         federation.submit(texts[name], tmp_path / name)
     for name, text in texts.items():
