@@ -154,7 +154,7 @@ def test_a_folder_is_clustered_by_a_pretrained_encoder_without_training(
     argv = ("--encoder", "tiny.onnx", "--copy", "--out", "run")
     shown = succeeded(fedmcc("cluster", pictures, *argv)).stderr
     assert "its features are clustered, nothing is trained" in shown
-    assert "Chosen number of clusters: 2 (" in shown
+    assert "Chosen number of clusters: 2." in shown
     assigned = columns(Path("run/assignments.csv").read_text(), "image", "cluster", "distance")
     assert len(assigned) == 24
     assert all(Path("run/sorted", number, name).is_file() for name, number, _ in assigned)
