@@ -27,7 +27,7 @@ ifdef CHECKED
 TEST += --jaxtyping-packages=fedmcc,beartype.beartype
 endif
 
-test: $(READY)  ## run all tests, 5 minutes
+test: $(READY)  ## run all tests, 8 minutes
 	$(TEST)
 
 test-fast: $(READY)  ## run units and contracts, without tests that train whole runs or start processes
