@@ -77,3 +77,9 @@ def test_no_name_is_suggested_that_is_hardly_similar(setting):
 def test_a_section_without_options_says_so():
     with pytest.raises(InputError, match="There are none here: leave it out"):
         config.parse({"clustering": {"name": "none", "balance": 0}})
+
+
+@pytest.mark.parametrize(("section", "name"), [("method", "fedmcc-plus"), ("clustering", "spectral")])
+def test_a_name_of_an_earlier_version_says_what_to_write_instead(section, name):
+    with pytest.raises(InputError, match=f"{section}.name is '{name}', which is gone: write "):
+        check_names({}, [f"{section}.name={name}"])

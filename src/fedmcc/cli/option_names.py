@@ -40,6 +40,8 @@ def require_registered(section: str, name: str) -> None:
     registry, _ = _choice(section)
     if name in registry or (section == "encoder" and name in _plugins()):
         return
+    if section in ("method", "clustering") and (instead := ast.literal_eval(_constant("RENAMED")).get(name)):
+        raise InputError(f"{section}.name is '{name}', which is gone: {instead}.")
     remedy = _text("ENCODERS_OF_EXTRAS") if section == "encoder" else ""
     raise unknown({"data": "data set"}.get(section, section), name, registry, remedy)
 
